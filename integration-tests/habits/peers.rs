@@ -18,6 +18,7 @@ use rescind_testkit::support::http1;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 // Children behind a bridge: a client makes the call `work`, which the child answers as its entry says, and then `echo`, which
 // it answers as it should.
@@ -159,7 +160,8 @@ const SERVERS: &str = include_str!("servers.json");
 
 pub(crate) fn server_trials() -> Vec<Trial> {
     let play = |entry: Value| {
-        let name = format!("servers::{}::mcp_over_http", entry["name"].as_str().unwrap());
+        let over = if is_legacy(&entry) { "legacy_sse" } else { "http" };
+        let name = format!("servers::{}::mcp_over_{over}", entry["name"].as_str().unwrap());
         trial(&name, move || async move { play(&entry).await })
     };
     entries(SERVERS).into_iter().map(play).collect()
@@ -172,6 +174,10 @@ async fn play(entry: &Value) {
         address: address.clone(),
         rules: entry["rules"].as_array().unwrap().clone(),
         state: Mutex::default(),
+        stream: is_legacy(entry).then(|| {
+            let (sender, written) = unbounded_channel();
+            (sender, tokio::sync::Mutex::new(written))
+        }),
     });
     let serving = Arc::clone(&server);
     tokio::spawn(async move {
@@ -242,10 +248,20 @@ fn calls(entry: &Value, address: &str) {
     }
 }
 
+/// The head of the stream of the transport of MCP 2024-11-05.
+const STREAM: &str = "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type: text/event-stream\r\n\r\n";
+
+/// Whether the server speaks the transport of MCP 2024-11-05.
+fn is_legacy(entry: &Value) -> bool {
+    words(entry, "options", &[]).iter().any(|option| option == "legacy-sse")
+}
+
 struct Server {
     address: String,
     rules: Vec<Value>,
     state: Mutex<State>,
+    /// What is written on the stream of the transport of MCP 2024-11-05, if the server speaks that.
+    stream: Option<(UnboundedSender<String>, tokio::sync::Mutex<UnboundedReceiver<String>>)>,
 }
 
 #[derive(Default)]
@@ -282,6 +298,12 @@ impl Server {
         if let Some(request) = read(&mut stream).await {
             let Response { bytes, waits } = self.response(&request);
             let _ = stream.get_mut().write_all(bytes.as_bytes()).await;
+            if let (Some((_, written)), "GET") = (&self.stream, &*request.http) {
+                let mut written = written.lock().await;
+                while let Some(text) = written.recv().await {
+                    let _ = stream.get_mut().write_all(text.as_bytes()).await;
+                }
+            }
             if waits {
                 let _ = stream.read_u8().await;
             }
@@ -309,11 +331,34 @@ impl Server {
                 && is("authorization", request.header("authorization").unwrap_or_default());
             if matches && state.used[place] < rule["times"].as_u64().unwrap_or(u64::MAX) {
                 state.used[place] += 1;
+                if let (Some((stream, _)), Some(text)) = (&self.stream, rule["respond"]["stream"].as_str()) {
+                    stream.send(text.replace("<id>", &request.message["id"].to_string())).unwrap();
+                    if request.http == "GET" {
+                        return Response { bytes: STREAM.to_owned(), waits: true };
+                    }
+                }
                 return self.written(&rule["respond"], &request.message["id"]);
             }
         }
         let id = &request.message["id"];
         let answer = |result: Value| json!({"jsonrpc": "2.0", "id": id, "result": result});
+        if let Some((stream, _)) = &self.stream {
+            let event = match (request.http.as_str(), method) {
+                ("GET", _) => "event: endpoint\ndata: /messages?sessionId=1\n\n".to_owned(),
+                (_, "initialize") => format!("data: {}\n\n", answer(opening("mcp").1)),
+                (_, "echo") => format!("data: {}\n\n", answer(json!({"echo": true}))),
+                _ if id.is_null() => String::new(),
+                _ => format!("data: {}\n\n", answer(json!(5))),
+            };
+            stream.send(event).unwrap();
+            if request.http == "GET" {
+                return Response { bytes: STREAM.to_owned(), waits: true };
+            }
+            return self.written(
+                &json!({"status": 202, "body": "Accepted", "headers": {"Content-Type": "text/plain"}}),
+                id,
+            );
+        }
         match (request.http.as_str(), method) {
             ("GET", _) => self.written(&json!({"status": 405}), id),
             ("DELETE", _) => self.written(&json!({"status": 200}), id),

@@ -52,6 +52,14 @@ pub(super) fn trials() -> Vec<Trial> {
         let name = format!("upstreams::text_that_names_no_call::{dialect}_over_ws");
         trials.push(peers::trial(&name, move || async move { play(&entry, dialect, "ws").await }));
     }
+    for (dialect, over) in [("mcp", "legacy-sse"), ("acp", "acp")] {
+        let entry = json!({
+            "writes": [{"frame": r#"{"jsonrpc":"2.0","id":<id>,"resu<half>"#}],
+            "sees": {"error": ["it stopped in its middle"]},
+        });
+        let name = format!("upstreams::half_an_event::{dialect}_over_{over}");
+        trials.push(peers::trial(&name, move || async move { play(&entry, dialect, over).await }));
+    }
     trials
 }
 
@@ -223,9 +231,13 @@ impl Server {
     }
 }
 
-/// A message as an event.
+/// A message as an event, whose end is missing after `<half>`.
 fn event(message: &[u8]) -> Vec<u8> {
-    let mut event = Vec::new();
+    if let Some(half) = message.strip_suffix(b"<half>") {
+        return [b"data: ", half].concat();
+    }
+    // The end of an event before it, if that has none.
+    let mut event = b"\n\n".to_vec();
     for line in message.split(|byte| *byte == b'\n') {
         event.extend_from_slice(&[b"data: ", line, b"\n"].concat());
     }

@@ -281,6 +281,10 @@ impl ExchangeId {
     /// No exchange: the transport has none, or it chooses the exchange for the frame.
     pub const NONE: Self = Self(0);
 
+    /// The exchange for what the peer sends outside of the calls of this side, where each call has an exchange of its own.
+    /// No call has the number 0, so a message without an id ends none here.
+    pub const OF_NO_CALL: Self = Self(Self::LOCAL_BIT);
+
     const LOCAL_BIT: u64 = 1 << 63;
 
     /// The exchange that this side opens with the message of this number.
@@ -454,5 +458,9 @@ mod tests {
         assert_ne!(ours, ExchangeId(5));
         assert_eq!((ExchangeId(5).call(), ExchangeId(5).is_peers()), (None, true));
         assert_eq!((ExchangeId::NONE.call(), ExchangeId::NONE.is_peers()), (None, false));
+        assert_eq!(
+            (ExchangeId::OF_NO_CALL.call(), ExchangeId::OF_NO_CALL.is_peers()),
+            (Some(CallNumber(0)), false)
+        );
     }
 }

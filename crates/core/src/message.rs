@@ -491,7 +491,8 @@ pub enum Deviation {
     Noise,
     /// A message went on over several lines. The lines were joined.
     SeveralLines,
-    /// A message has no end: its line end, or the rest that its `Content-Length` counts, did not come within 1 s. It was taken.
+    /// A message has no end: its line end, or the rest that its `Content-Length` counts, did not come within 1 s, or its response
+    /// broke off. It was taken.
     Unended,
     /// A line, or a body, has a message and something else beside it: other output, or further messages. The messages were taken.
     SharedLine,
@@ -599,7 +600,7 @@ impl fmt::Display for Deviation {
             Self::Noise => "output that is not a message was dropped",
             Self::SeveralLines => "a message over several lines was joined",
             Self::Unended => {
-                "a message has no line end, or is shorter than its length; it was taken after 1 s"
+                "a message has no line end, or is shorter than its length; it is whole and was taken"
             }
             Self::SharedLine => "a line or a body has more in it than one message; each message was taken",
             Self::NoAnswer => "a response does not answer its request; the call ended with an error",

@@ -527,6 +527,7 @@ impl Dialogue {
                 }
                 Some(Ok(
                     TransportEvent::Stalled { .. }
+                    | TransportEvent::Unanswered { .. }
                     | TransportEvent::ExchangeResumed { .. }
                     | TransportEvent::ExchangeFailed { .. },
                 )) => continue,

@@ -168,6 +168,14 @@ pub enum TransportEvent {
         /// The beginning of the frame: at most 1 KiB.
         head: Bytes,
     },
+    /// A call gets no answer, which its peer has said in no form of the protocol: on a stream of all calls, a text as an error, or
+    /// an answer that is not whole. The call that is named in it fails, or the only one that waits; without one it is dropped.
+    Unanswered {
+        /// The beginning of what the peer sent.
+        sent: Bytes,
+        /// Why the call fails.
+        error: TransportError,
+    },
     /// Input against the protocol that was dropped or changed, and that needs no answer.
     Deviation {
         /// What the peer did.

@@ -321,7 +321,7 @@ impl Client {
 
     /// Reads events until the response ends.
     async fn read(self: &Arc<Self>, body: ResponseBody, session: Option<&str>, position: &mut Position) {
-        let mut events = EventStream::new(body, self.max_frame, &self.inbound_queue);
+        let mut events = EventStream::new(body, self.max_frame, &self.inbound_queue).of_all_calls();
         while let Some(event) = events.next().await {
             position.received(event.id);
             if !event.data.is_empty() {

@@ -23,6 +23,8 @@ pub(crate) struct Event {
     /// How long to wait before the stream is resumed.
     pub(crate) retry: Option<Duration>,
     pub(crate) data: Bytes,
+    /// The lines after those of its data that have no name of a field, or their beginning.
+    pub(crate) torn: Vec<u8>,
 }
 
 impl Event {
@@ -237,10 +239,30 @@ impl Events {
         self.too_large || self.skipping.is_some()
     }
 
-    /// The event whose end does not arrive, if its data is a whole JSON object.
+    /// The beginning of the data of an event that has no end yet.
+    fn begun(&self) -> Bytes {
+        if self.is_overrun() {
+            return self.large.clone();
+        }
+        let line = self.parts.first().unwrap_or(&self.buffer);
+        let value = line.strip_prefix(b"data:").or((line.first() == Some(&b'{')).then_some(&line[..]));
+        let parts = [self.data.start(), value.unwrap_or_default()];
+        let parts = parts.map(|part| part.get(..BEGINNING).unwrap_or(part).trim_ascii());
+        Bytes::copy_from_slice(parts.join(&b'\n').trim_ascii())
+    }
+
+    /// The event whose end does not arrive, if its data is a whole JSON object, or if it is an `endpoint`, whose last line has
+    /// its end.
     pub(crate) fn give_up(&mut self) -> Option<Event> {
         if self.skipping.is_some() || self.too_large {
             return None;
+        }
+        let is_endpoint = self.event.name.as_deref() == Some("endpoint") && self.data.len() > 0;
+        if is_endpoint && self.buffer.is_empty() && self.collected == 0 {
+            return match self.dispatch() {
+                Some(Read::Event(event)) => Some(event),
+                Some(Read::TooLarge(_)) | None => None,
+            };
         }
         // Most input that pauses is looked at without a copy.
         let last = if self.buffer.is_empty() { self.data.start() } else { &self.buffer };
@@ -410,6 +432,10 @@ impl Events {
                 self.is_unreadable |=
                     !field.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(byte));
                 self.note_stray(line);
+                if self.data.has_lines && self.event.torn.len() < BEGINNING {
+                    self.event.torn.push(b'\n');
+                    self.event.torn.extend_from_slice(line.get(..BEGINNING).unwrap_or(line));
+                }
                 return None;
             }
         }
@@ -439,7 +465,7 @@ impl Events {
 }
 
 /// Whether a text is a whole JSON object.
-fn is_object(text: &[u8]) -> bool {
+pub(crate) fn is_object(text: &[u8]) -> bool {
     text.trim_ascii_start().starts_with(b"{") && serde_json::from_slice::<IgnoredAny>(text).is_ok()
 }
 
@@ -480,18 +506,20 @@ impl Fault {
         }
     }
 
-    /// What the error of the call says of it. `own` is the id of its request.
-    pub(crate) fn shown(&self, own: Option<&RequestId>) -> String {
+    /// What the error of the call says of it. `own` is the id of its request, and `has_ended` whether the server ended the
+    /// stream.
+    pub(crate) fn shown(&self, own: Option<&RequestId>, has_ended: bool) -> String {
         let own = own.map(|own| format!(" to request {own}")).unwrap_or_default();
+        let ended = if has_ended { "ended" } else { "stayed open" };
         match self {
             Self::NoMessage => {
                 format!(
-                    "the event stream ended without the answer{own}, after something that is not a message"
+                    "the event stream {ended} without the answer{own}, after something that is not a message"
                 )
             }
             Self::OtherAnswer(other) => {
                 format!(
-                    "the event stream ended without the answer{own}, but with one to request {other}, which is not open"
+                    "the event stream {ended} without the answer{own}, but with one to request {other}, which is not open"
                 )
             }
             Self::TooLarge(limit) => {
@@ -520,6 +548,17 @@ fn is_sign_of_life(data: &[u8]) -> bool {
 /// How long a stream may stay open after its answer, so that its connection can be used again, or after a fault.
 const AFTER_ANSWER: Duration = Duration::from_secs(1);
 
+/// How long the end of an event was waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Waiting {
+    /// Not long.
+    Begun,
+    /// So long that a whole message would have been taken.
+    LookedAt,
+    /// So long that the driver got the beginning of the event.
+    Reported,
+}
+
 /// A response that is an event stream.
 pub(crate) struct EventStream<'a> {
     body: ResponseBody,
@@ -529,12 +568,16 @@ pub(crate) struct EventStream<'a> {
     inbound_queue: &'a InboundQueue,
     /// When the client stops reading the stream.
     ends_by: Option<Instant>,
-    /// Whether the response has ended.
+    /// Whether the client reads no more of the response.
     is_over: bool,
+    /// Whether the response has ended.
+    has_ended: bool,
+    /// Whether the stream has the answers of all calls. Otherwise it has those of one exchange, or none.
+    is_of_all_calls: bool,
     /// The exchange whose answer the stream has, if it has one.
     exchange: ExchangeId,
-    /// Whether an event without its end was looked at, and nothing has arrived since then.
-    was_looked_at: bool,
+    /// What was done about an event without its end since the last byte arrived.
+    waiting: Waiting,
     /// When the client stops reading, because an event above the limit has no end.
     overrun_by: Option<Instant>,
     /// Why the stream could not bring the answer, if the reason is how it ended or the size of an event.
@@ -551,8 +594,10 @@ impl<'a> EventStream<'a> {
             inbound_queue,
             ends_by: None,
             is_over: false,
+            has_ended: false,
+            is_of_all_calls: false,
             exchange: ExchangeId::NONE,
-            was_looked_at: false,
+            waiting: Waiting::Begun,
             overrun_by: None,
             fault: None,
         }
@@ -562,6 +607,17 @@ impl<'a> EventStream<'a> {
     pub(crate) const fn of_exchange(mut self, exchange: ExchangeId) -> Self {
         self.exchange = exchange;
         self
+    }
+
+    /// The stream has the answers of all calls: if an event stops in its middle, the driver gets its beginning.
+    pub(crate) const fn of_all_calls(mut self) -> Self {
+        self.is_of_all_calls = true;
+        self
+    }
+
+    /// Whether the server has ended the stream, and not the client.
+    pub(crate) const fn has_ended(&self) -> bool {
+        self.has_ended
     }
 
     /// Notes that the answer has arrived, or will not: the stream should end now. If it does not end in time, the client
@@ -596,8 +652,9 @@ impl<'a> EventStream<'a> {
 
     /// The next event. `None`: the stream has ended, with or without an error. If an event is above the limit, it is
     /// skipped and the driver gets a rejection; if it may be the answer, the stream should end now. An event without its end is
-    /// taken if its message is whole and nothing more arrives within 1 s. Otherwise the stream of an exchange is over if nothing
-    /// arrives within 5 s, or if the event is above the limit: at once if it may be the answer, else after 1 s.
+    /// taken if its message is whole and nothing more arrives within 1 s. If nothing arrives within 5 s, the driver gets the
+    /// beginning of an event of a stream of all calls, and the stream of an exchange is over, as it is if the event is above the
+    /// limit: at once if it may be the answer, else after 1 s.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
@@ -627,8 +684,13 @@ impl<'a> EventStream<'a> {
                 (self.fault, self.is_over) = (Some(Fault::TooLarge(self.limit)), true);
                 return None;
             }
-            let waits = self.events.is_partial() && !(self.was_looked_at && is_of_session);
-            let look = waits.then(|| Instant::now() + pause(self.was_looked_at));
+            let was_looked_at = self.waiting != Waiting::Begun;
+            let waits = match self.waiting {
+                Waiting::Begun => true,
+                Waiting::LookedAt => !is_of_session || self.is_of_all_calls,
+                Waiting::Reported => false,
+            };
+            let look = (waits && self.events.is_partial()).then(|| Instant::now() + pause(was_looked_at));
             let until = self.ends_by.into_iter().chain(look).chain(self.overrun_by).min();
             let frame = self.body.frame();
             let frame = match until {
@@ -638,14 +700,20 @@ impl<'a> EventStream<'a> {
             let last = match frame {
                 Ok(Some(Ok(frame))) => {
                     self.events.push(&frame.into_data().unwrap_or_default());
-                    self.was_looked_at = false;
+                    self.waiting = Waiting::Begun;
                     continue;
                 }
-                Err(_) if until == look && !self.was_looked_at => {
-                    self.was_looked_at = true;
+                Err(_) if until == look && !was_looked_at => {
+                    self.waiting = Waiting::LookedAt;
                     self.events.give_up()
                 }
+                Err(_) if until == look && is_of_session => {
+                    self.waiting = Waiting::Reported;
+                    self.inbound_queue.push_event(TransportEvent::Stalled { head: self.events.begun() });
+                    continue;
+                }
                 late @ (Ok(None | Some(Err(_))) | Err(_)) => {
+                    self.has_ended = late.is_ok();
                     let is_silent = late.is_err() && until == look;
                     if !is_of_session && self.events.is_overrun() {
                         self.fault = Some(Fault::TooLarge(self.limit));

@@ -31,11 +31,11 @@ use crate::inbound_queue::{InboundQueue, InboundReceiver};
 use crate::sync::{AbortHandle, Handle, JoinHandle, Mutex, MutexGuard, spawn};
 
 pub(crate) use crate::client::connector::Resets;
-pub(crate) use crate::client::events::{Event, EventStream, Fault, Media, media_of};
+pub(crate) use crate::client::events::{Event, EventStream, Fault, Media, is_object, media_of};
 pub(crate) use crate::client::pool::{ResponseBody, body_error};
 pub(crate) use crate::client::requester::{
-    Attempts, Failed, Leaving, Requester, beginning, encoded, encoding_of, is_of_another_origin, refusal,
-    stream_refusal,
+    Attempts, Failed, Leaving, Requester, beginning, encoded, encoding_of, is_of_another_origin,
+    push_excerpt, refusal, stream_refusal,
 };
 pub use crate::client::resend::{Authorization, CredentialRefusal};
 pub(crate) use crate::client::resend::{is_same_origin, kept, not_kept, resolve};
@@ -268,12 +268,16 @@ impl<S: InFlightTasks> ClientCore<S> {
         }
     }
 
-    /// Reads the body of a response to its end. If a whole message has no end, it is taken after 1 s, and counted.
+    /// Reads the body of a response to its end. A whole message that has no end is counted and taken: after 1 s, or when the body
+    /// breaks off.
     pub(crate) async fn whole_message<B: Body<Data = Bytes> + Unpin>(
         &self,
         body: &mut B,
     ) -> Result<Bytes, CollectError<B::Error>> {
-        let (read, has_end) = whole_message(body, self.max_frame).await?;
+        let (read, has_end) = match whole_message(body, self.max_frame).await {
+            Err(CollectError::Broken(_, read)) if is_object(&read) => (read, false),
+            read => read?,
+        };
         if !has_end && matches!(read.first(), Some(b'{' | b'[')) {
             let (deviation, sent) = (Deviation::Unended, read.clone());
             self.inbound_queue.push_event(TransportEvent::Deviation { deviation, sent });
@@ -301,7 +305,7 @@ impl<S: InFlightTasks> ClientCore<S> {
     /// Counts a message that is not a request and may be lost: its POST failed before a response came.
     pub(crate) fn count_if_lost<T>(&self, kind: FrameKind, sent: Result<T, Failed>) -> Result<T, Failed> {
         sent.inspect_err(|failed| {
-            if kind != FrameKind::Request {
+            if kind != FrameKind::Request && !failed.is_stopped() {
                 self.refused(failed);
             }
         })

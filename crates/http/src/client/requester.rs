@@ -153,6 +153,16 @@ impl Failed {
     pub(crate) fn new(sent: bool, text: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self { sent, error: TransportError::new(TransportErrorKind::Io, text) }
     }
+
+    /// This side has stopped sending it.
+    pub(crate) fn stopped(text: &'static str) -> Self {
+        Self { sent: false, error: TransportError::new(TransportErrorKind::Closed, text) }
+    }
+
+    /// Whether it failed because this side stopped sending it, and not because of the server.
+    pub(super) fn is_stopped(&self) -> bool {
+        self.error.kind == TransportErrorKind::Closed
+    }
 }
 
 impl Requester {
@@ -608,7 +618,7 @@ fn incomplete(head: &Parts, address: &str, how: &str, cause: &str, body: &[u8]) 
 }
 
 /// Adds the beginning of a body, on one line.
-fn push_excerpt(text: &mut String, body: &[u8]) {
+pub(crate) fn push_excerpt(text: &mut String, body: &[u8]) {
     let Some(shown) = body.get(..EXCERPT.min(body.len())).filter(|shown| !shown.is_empty()) else { return };
     text.push_str(": ");
     // A character that is cut in two is not shown.

@@ -257,8 +257,7 @@ pub(crate) fn is_same_origin(one: &Uri, other: &Uri) -> bool {
 }
 
 fn stopped() -> Failed {
-    let text = "the call was cancelled before its request was sent again";
-    Failed::new(false, text)
+    Failed::stopped("the call was cancelled, or the client has closed, before its request was sent again")
 }
 
 /// The error of a request that failed where it was redirected to.

@@ -387,7 +387,7 @@ impl Client {
             Some(Media::Events) => {
                 let (reply, last_sent, fault) = Box::pin(self.read_events(exchange, own, body)).await;
                 if let Some(fault) = fault.filter(|_| reply == Reply::Nothing && own.is_some()) {
-                    let text = stream_refusal(&head, &address(), Some(&fault.shown(own)), &last_sent);
+                    let text = stream_refusal(&head, &address(), Some(&fault), &last_sent);
                     return Err(self.count_unanswered(Failed::new(true, text)));
                 }
                 (reply, last_sent)
@@ -432,7 +432,7 @@ impl Client {
         exchange: ExchangeId,
         own: Option<&RequestId>,
         body: ResponseBody,
-    ) -> (Reply, Bytes, Option<Fault>) {
+    ) -> (Reply, Bytes, Option<String>) {
         let mut events = EventStream::new(body, self.max_frame, &self.inbound_queue).of_exchange(exchange);
         let (mut best, mut last, mut fault) = (Reply::Nothing, Bytes::new(), None);
         while let Some(event) = events.next().await {
@@ -455,7 +455,7 @@ impl Client {
                 events.answered();
             }
         }
-        let fault = fault.or_else(|| events.fault());
+        let fault = fault.or_else(|| events.fault()).map(|fault| fault.shown(own, events.has_ended()));
         let stray = events.stray();
         (best, if stray.is_empty() { last } else { stray }, fault)
     }

@@ -9,7 +9,7 @@ use rescind_http::{AcpTransport, HttpClient, StatelessTransport, StreamableTrans
 use rescind_testkit::support::in_time;
 use serde_json::{Value, json};
 
-use crate::client::{Asked, Client, EVENTS, JSON, RawServer, answer, opened, response, result, well};
+use crate::client::{Asked, Client, EVENTS, JSON, RawServer, answer, held, opened, response, result, well};
 
 const CHUNKED: &str =
     "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
@@ -318,6 +318,33 @@ async fn the_stream_of_a_server_without_sessions_is_read() {
     let answered = server.next("POST").await;
     assert_eq!((&answered.body["id"], &answered.body["result"]), (&json!(7), &json!({"n": 5})));
     client.works().await;
+}
+
+/// Each call has a POST of its own, so what is on the stream of the session and names no call is about none.
+#[tokio::test]
+async fn an_error_without_an_id_on_the_stream_of_the_session_ends_no_call() {
+    for (sent, word) in [
+        (r#"{"jsonrpc":"2.0","id":null,"error":{"code":-32000,"message":"stray"}}"#, "stray"),
+        (r#"{"jsonrpc":"2.0","result":5}"#, "5"),
+        ("{INFO: x}", "INFO"),
+    ] {
+        let mut server = RawServer::start(move |asked| match asked.what() {
+            "GET" => Some(held(&open_stream(&format!("data: {sent}\n\n")))),
+            "work" => Some(held(&result(asked, &json!(5)))),
+            _ => Some(well(asked)),
+        })
+        .await;
+        let mut client = Client::open(&server.url).await;
+        server.next("GET").await;
+        let call = client.peer.call::<_, Value>("work", &json!({})).start().unwrap();
+        server.next("work").await;
+        server.gate.notify_one();
+        let deviation = in_time("a deviation", client.deviations.recv()).await.unwrap();
+        assert!(deviation.contains("dropped") && deviation.contains(word), "{deviation}");
+        server.gate.notify_one();
+        let outcome = in_time("the answer", call.outcome()).await;
+        assert!(matches!(&outcome, Outcome::Completed(value) if *value == json!(5)), "{sent}: {outcome:?}");
+    }
 }
 
 #[tokio::test]

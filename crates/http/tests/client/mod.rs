@@ -13,13 +13,19 @@ mod lost_sessions;
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
+use futures_util::future::poll_immediate;
 use rescind_core::dialect::{ACP, Dialect, MCP, MCP_2026, Role};
-use rescind_core::{CallContext, ErrorObject, Outcome, Peer, Router, TransportError};
+use rescind_core::{
+    CallContext, CloseReason, Deviation, ErrorObject, Outcome, Peer, Router, Transport as _, TransportError,
+    TransportEvent,
+};
 use rescind_http::{AcpTransport, Authorization, HttpClient, StatelessTransport, StreamableTransport};
-use rescind_testkit::support::{Serving, in_time};
+use rescind_testkit::support::{Serving, frames, in_time};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader};
 use tokio::net::{TcpListener, TcpStream};
@@ -298,6 +304,28 @@ async fn a_redirect_is_followed_with_method_and_body() {
                 server.all().iter().filter(|asked| asked.path == "/mcp" && asked.what() == "echo").count();
             assert_eq!(first, usize::from(!is_permanent), "{status}");
         }
+    }
+}
+
+#[tokio::test]
+async fn a_notification_that_is_not_sent_again_because_the_client_closes_is_no_fault_of_the_server() {
+    let mut server = RawServer::start(|asked| match (asked.what(), &*asked.path) {
+        ("told", "/mcp") => Some(held(&moved("307 Temporary", "/mcp/"))),
+        _ => Some(well(asked)),
+    })
+    .await;
+    let transport = StreamableTransport::new(HttpClient::new(&server.url).unwrap());
+    let mut link = Box::new(transport).open().await.unwrap();
+    frames::send(&mut link, r#"{"jsonrpc":"2.0","method":"told"}"#).await.unwrap();
+    server.next("told").await;
+    let mut close = pin!(poll_fn(|cx| link.tx.as_mut().poll_close(&CloseReason::Normal, cx)));
+    assert!(poll_immediate(close.as_mut()).await.is_none(), "it waits for the response");
+    server.gate.notify_one();
+    in_time("the end", close).await.unwrap();
+    while let Some(event) = in_time("an event", frames::event(&mut link)).await {
+        let is_redirect =
+            matches!(&event, Ok(TransportEvent::Deviation { deviation: Deviation::Redirect, .. }));
+        assert!(is_redirect, "{event:?}");
     }
 }
 

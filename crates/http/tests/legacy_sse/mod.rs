@@ -533,20 +533,20 @@ async fn a_cancel_waits_for_no_other_post_and_only_briefly_for_its_own() {
 }
 
 #[tokio::test]
-async fn events_of_other_names_and_ids_are_no_messages() {
+async fn events_of_other_names_are_messages_if_they_have_one() {
     let mut fake = posts(|_| Some(status("202 Accepted", ""))).await;
     let peer = attach(transport(&fake.url)).await;
     let call = peer.call::<_, Value>("initialize", &json!({})).start().unwrap();
     fake.next().await;
     let id = serde_json::from_str::<Value>(&fake.next().await.body).unwrap()["id"].clone();
-    let other = json!({"jsonrpc": "2.0", "id": id, "result": {"of": "another event"}});
     let answer = json!({"jsonrpc": "2.0", "id": id, "result": {"of": "the message"}});
     for text in [
         ": comment\n\n".to_owned(),
         "event: ping\ndata: 1\n\n".to_owned(),
-        format!("event: other\ndata: {other}\n\n"),
+        format!("event: log\ndata: {}\n\n", json!({"id": id, "method": "GET"})),
+        format!("event: endpoint\ndata: {}\n\n", json!({"jsonrpc": "2.0", "id": id, "result": {}})),
         "event: endpoint\ndata: http://evil.example/\n\n".to_owned(),
-        format!("id: 4\ndata: {answer}\n\n"),
+        format!("id: 4\nevent: other\ndata: {answer}\n\n"),
     ] {
         fake.stream.send(Some(text)).unwrap();
     }

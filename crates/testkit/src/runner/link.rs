@@ -267,6 +267,7 @@ impl Subject for LinkSubject {
                 // frame.
                 Ok(Some(Ok(
                     TransportEvent::Stalled { .. }
+                    | TransportEvent::Unanswered { .. }
                     | TransportEvent::Deviation {
                         deviation: Deviation::NoAnswer | Deviation::Redirect, ..
                     },

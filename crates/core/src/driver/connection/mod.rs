@@ -552,6 +552,7 @@ impl PendingNegotiation {
                 }
                 Some(Ok(
                     TransportEvent::Stalled { .. }
+                    | TransportEvent::Unanswered { .. }
                     | TransportEvent::Deviation { .. }
                     | TransportEvent::ExchangeClosed { .. }
                     | TransportEvent::ExchangeResumed { .. }

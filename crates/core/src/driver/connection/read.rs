@@ -372,7 +372,7 @@ impl ConnectionTask {
     }
 
     /// The call that is meant by a message without an id: the only one that waits for its answer on this exchange, and on
-    /// what the whole connection shares, the only one that waits at all.
+    /// what all calls of the connection share, the only one that waits at all. On [`ExchangeId::OF_NO_CALL`] there is none.
     fn only_call(&self, exchange: ExchangeId) -> Option<CallNumber> {
         let state = self.connection.lock();
         match exchange.call() {
@@ -457,6 +457,7 @@ impl ConnectionTask {
                 self.recv_rejected(&Inbound { exchange, ..Inbound::new(head) }, why);
             }
             TransportEvent::Stalled { head } => self.recv_stalled(&head),
+            TransportEvent::Unanswered { sent, error } => self.recv_unanswered(&sent, error),
             TransportEvent::Deviation { deviation, sent } => self.connection.deviates(deviation, &sent),
             TransportEvent::HalfClosed => {
                 connection.step(|state, now, _| state.session.recv_half_close(now));
@@ -474,17 +475,42 @@ impl ConnectionTask {
                 });
             }
             TransportEvent::ExchangeFailed { exchange, sent, error } => {
-                let Some(number) = exchange.call() else { return };
-                // Its response held the answer, which needed the codec to be recognised as such.
-                if connection.lock().session.call_of(number).is_none() {
-                    return;
+                if let Some(number) = exchange.call() {
+                    self.fail_call(number, sent, error);
                 }
-                tracing::debug!(error = %LogText::text(&error), "an exchange failed");
-                if let Some(hook) = &connection.on_call_failure {
-                    hook(&TransportError { exchange: Some(exchange), ..error });
-                }
-                connection.step(|state, now, _| state.session.recv_exchange_failed(now, number, sent));
             }
+        }
+    }
+
+    /// Ends a call without an answer, unless its response held the answer, which needed the codec to be recognised as such.
+    fn fail_call(&self, number: CallNumber, sent: bool, error: TransportError) {
+        let connection = &self.connection;
+        if connection.lock().session.call_of(number).is_none() {
+            return;
+        }
+        tracing::debug!(error = %LogText::text(&error), "an exchange failed");
+        if let Some(hook) = &connection.on_call_failure {
+            hook(&TransportError { exchange: Some(ExchangeId::of_call(number)), ..error });
+        }
+        connection.step(|state, now, _| state.session.recv_exchange_failed(now, number, sent));
+    }
+
+    /// Ends the call that is named by what its peer sent instead of an answer, or the only one that waits.
+    fn recv_unanswered(&self, sent: &Bytes, error: TransportError) {
+        let connection = &self.connection;
+        let codec = connection.dialect.codec();
+        let named = match codec.decode(sent) {
+            Incoming::Answer { call, .. } => call,
+            Incoming::Bad(why) => codec.unreadable_answer(sent, why).and_then(|(call, _)| call),
+            _ => None,
+        };
+        let named = named.filter(|call| connection.lock().session.awaits_answer(*call));
+        match named.or_else(|| self.only_call(ExchangeId::NONE)) {
+            Some(call) => {
+                connection.deviates(Deviation::NoAnswer, error.source.to_string().as_bytes());
+                self.fail_call(call, true, error);
+            }
+            None => connection.deviates(Deviation::Noise, sent),
         }
     }
 

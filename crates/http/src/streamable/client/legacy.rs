@@ -3,21 +3,29 @@
 //! The client falls back to it as the later revisions advise: a server that refuses the first POST with 400, 404 or 405
 //! may serve it on the same URL.
 
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::CONTENT_TYPE;
+use http::response::Parts;
 use http::uri::PathAndQuery;
 use http::{HeaderMap, Method, Response, StatusCode, Uri};
-use rescind_core::{ExchangeId, Inbound, LogText, TransportError, TransportErrorKind};
+use http_body_util::BodyExt as _;
+use rescind_core::{
+    Deviation, ExchangeId, Inbound, LogText, RequestId, TransportError, TransportErrorKind, TransportEvent,
+};
+use serde::de::IgnoredAny;
 use tokio::sync::oneshot;
 
 use crate::client::{
-    self, EventStream, Failed, Media, Requester, ResponseBody, beginning, is_page, is_same_origin, media_of,
+    self, BEGINNING, Event, EventStream, Failed, Fault, Media, Requester, ResponseBody, beginning,
+    body_error, is_page, is_same_origin, media_of, push_excerpt, stream_refusal,
 };
-use crate::envelope::{EVENT_STREAM, Envelope, whole};
-use crate::inbound_queue::InboundQueue;
+use crate::envelope::{CollectError, EVENT_STREAM, Envelope, EnvelopeError, Reply, unmarked, whole};
+use crate::inbound_queue::{InboundQueue, SendRefused};
 use crate::streamable::client::{Client, streams};
 
 /// How long a server that has refused the first POST has to send the event `endpoint`.
@@ -81,7 +89,7 @@ async fn read_stream(
 ) {
     let opening = async {
         let body = open_stream(&requester, headers).await?;
-        let mut events = EventStream::new(body, max_frame, &queue);
+        let mut events = EventStream::new(body, max_frame, &queue).of_all_calls();
         let endpoint = first_event(&mut events).await?;
         let target = resolve(requester.uri(), &endpoint).map_err(|why| {
             let text = format!(
@@ -111,13 +119,80 @@ async fn read_stream(
         }
     };
     while let Some(event) = events.next().await {
-        let is_taken = (event.is_message() || event.is_error()) && !event.data.is_empty();
-        if is_taken && queue.send(Inbound::new(event.data)).await.is_err() {
+        if pass_on(&queue, ExchangeId::NONE, event).await.is_err() {
             return;
         }
     }
     let text = format!("{} ended its event stream", address(requester.uri()));
     queue.fail(TransportError::new(TransportErrorKind::Closed, text));
+}
+
+/// Passes on what an event has, if that is a message or an error. An event of a message has another name with some servers.
+async fn pass_on(queue: &InboundQueue, exchange: ExchangeId, event: Event) -> Result<(), SendRefused> {
+    if event.data.is_empty() || event.name.as_deref() == Some("endpoint") {
+        return Ok(());
+    }
+    if !event.is_message() {
+        let sent = shortened(&event.data);
+        if !may_be_message(&event.data) {
+            if event.is_error() {
+                queue.push_event(unanswered("the server sent an event `error`", sent));
+            }
+            return Ok(());
+        }
+        queue.push_event(TransportEvent::Deviation { deviation: Deviation::ContentType, sent });
+    }
+    if let Some(joined) = torn(&event) {
+        let text = "the server sent an event of several lines, of which not all have the name of their field";
+        queue.push_event(unanswered(text, shortened(&joined)));
+        return Ok(());
+    }
+    queue.send(Inbound { exchange, ..Inbound::new(event.data) }).await
+}
+
+fn unanswered(text: &str, sent: Bytes) -> TransportEvent {
+    let mut text = text.to_owned();
+    push_excerpt(&mut text, &sent);
+    TransportEvent::Unanswered { sent, error: TransportError::new(TransportErrorKind::Io, text) }
+}
+
+/// The beginning of a text, without a share in its memory.
+fn shortened(text: &[u8]) -> Bytes {
+    Bytes::copy_from_slice(text.get(..BEGINNING).unwrap_or(text))
+}
+
+/// All lines of an event that is not a whole message because only some of its lines have the name of their field, unless it may be
+/// a request or a notification.
+fn torn(event: &Event) -> Option<Vec<u8>> {
+    let is_cut = || serde_json::from_slice::<IgnoredAny>(&event.data).is_err_and(|error| error.is_eof());
+    if event.torn.is_empty() || !event.data.trim_ascii_start().starts_with(b"{") || !is_cut() {
+        return None;
+    }
+    let joined = [&*event.data, &*event.torn].concat();
+    (!has(&joined, "\"method\"")).then_some(joined)
+}
+
+/// Whether what is not labelled as a message is meant as one.
+fn may_be_message(text: &[u8]) -> bool {
+    match Envelope::read(text) {
+        Ok(envelope) => {
+            let is_message = envelope.is_answer() || envelope.method().is_some();
+            is_message && (envelope.jsonrpc.is_some() || envelope.is_answer() && envelope.has_id())
+        }
+        Err(EnvelopeError::Batch) => has(text, "\"jsonrpc\""),
+        Err(EnvelopeError::NotJson | EnvelopeError::NotUtf8) => is_broken_message(text),
+        Err(EnvelopeError::Empty | EnvelopeError::NotAnObject) => false,
+    }
+}
+
+/// Whether what is not JSON is meant as a message.
+fn is_broken_message(text: &[u8]) -> bool {
+    let begins = matches!(text.trim_ascii_start().first(), Some(b'{' | b'['));
+    begins && (has(text, "\"jsonrpc\"") || has(text, "\"id\""))
+}
+
+fn has(text: &[u8], name: &str) -> bool {
+    memchr::memmem::find(text, name.as_bytes()).is_some()
 }
 
 async fn open_stream(requester: &Requester, headers: HeaderMap) -> Result<ResponseBody, TransportError> {
@@ -157,50 +232,179 @@ async fn first_event(events: &mut EventStream<'_>) -> Result<String, TransportEr
     }
 }
 
-/// Reads the response to a POST. The answer to a request comes on the stream, so a success is not its end, unless it is a page.
-/// Some servers answer here as well.
+/// Reads the response to a POST. The answer to a request comes on the stream, so a success is not its end, unless it shows that
+/// no answer will come. Some servers answer here as well.
 pub(super) async fn take(
     client: &Client,
     target: &Uri,
-    (exchange, asked): (ExchangeId, bool),
-    response: Response<ResponseBody>,
+    (exchange, own): (ExchangeId, Option<RequestId>),
+    (head, body): (&Parts, ResponseBody),
 ) -> Result<(), Failed> {
-    let max_frame = client.max_frame;
-    let status = response.status();
-    let is_json = response.headers().get(CONTENT_TYPE).map(media_of) == Some(Media::Json);
-    if !is_json {
-        if !status.is_success() {
-            let text = unexpected("POST", target, response).await;
-            return Err(refused(status, text));
+    let media = head.headers.get(CONTENT_TYPE).map(media_of);
+    match own {
+        Some(own) if head.status.is_success() && media == Some(Media::Events) => {
+            take_events(client, target, (exchange, &own), head, body).await
         }
-        let (head, body) = response.into_parts();
-        let body = beginning(body, max_frame).await.0;
-        if status == StatusCode::ACCEPTED || !is_page(&body) {
+        Some(own) if head.status.is_success() => {
+            take_body(client, target, (exchange, &own), head, body).await
+        }
+        own => take_other(client, target, (exchange, own.is_some()), head, body).await,
+    }
+}
+
+/// Reads an event stream as the response to a request.
+async fn take_events(
+    client: &Client,
+    target: &Uri,
+    (exchange, own): (ExchangeId, &RequestId),
+    head: &Parts,
+    body: ResponseBody,
+) -> Result<(), Failed> {
+    let mut events = EventStream::new(body, client.max_frame, &client.inbound_queue).of_exchange(exchange);
+    let (mut fault, mut last, mut is_answered) = (None, Bytes::new(), false);
+    while let Some(event) = events.next().await {
+        let reply = Reply::of(&event.data, Some(own));
+        if reply == Reply::Nothing {
+            if event.is_error() || has_error(&Envelope::of(&event.data)) {
+                (fault, last) = (Some(Fault::NoMessage), event.data);
+                events.answered();
+            }
+            continue;
+        }
+        if reply == Reply::Own || reply.is_unclear() {
+            is_answered = true;
+            events.answered();
+        }
+        if pass_on(&client.inbound_queue, exchange, event).await.is_err() {
             return Ok(());
         }
-        let text = shown("POST", target, status, head.headers.get(CONTENT_TYPE), &body);
-        if asked {
-            return Err(client.count_unanswered(Failed::new(true, text)));
-        }
-        client.note_page(&body, || text);
-        return Ok(());
     }
-    let (head, body) = response.into_parts();
-    let body = tokio::time::timeout(BODY, whole(body, max_frame)).await;
-    let body = body.ok().and_then(Result::ok).unwrap_or_default();
-    let answer = Envelope::of(&body);
+    let Some(fault) = fault.or_else(|| events.fault()).filter(|_| !is_answered) else { return Ok(()) };
+    let why = fault.shown(Some(own), events.has_ended());
+    let stray = events.stray();
+    let sent = if stray.is_empty() { last } else { stray };
+    let text = stream_refusal(head, &address(target), Some(&why), &sent);
+    Err(client.count_unanswered(Failed::new(true, text)))
+}
+
+/// Reads another body as the response to a request.
+async fn take_body(
+    client: &Client,
+    target: &Uri,
+    (exchange, own): (ExchangeId, &RequestId),
+    head: &Parts,
+    body: ResponseBody,
+) -> Result<(), Failed> {
+    let queue = &client.inbound_queue;
+    let is_accepted = head.status == StatusCode::ACCEPTED;
+    let body = match read_body(client, body).await {
+        Ok(None) => return Ok(()),
+        Ok(Some(body)) => unmarked(queue, body),
+        // What follows 202 needs no end, unless it may be the answer.
+        Err(CollectError::Broken(_, read)) if is_accepted && !is_broken_message(&read) => return Ok(()),
+        Err(error) => return Err(body_error(head, &address(target), error)),
+    };
+    let media = head.headers.get(CONTENT_TYPE);
+    let failed = || Failed::new(true, shown("POST", target, head.status, media, &body));
+    let (reply, envelope) = (Reply::of(&body, Some(own)), Envelope::of(&body));
+    let is_broken = is_broken_message(&body) && Envelope::read(&body).is_err();
+    if is_broken || (envelope.is_answer() && reply != Reply::Nothing) {
+        if reply == Reply::Own && media.map(media_of) != Some(Media::Json) {
+            let (deviation, sent) = (Deviation::ContentType, shortened(&body));
+            queue.push_event(TransportEvent::Deviation { deviation, sent });
+        }
+        // Of an error without an id, and of half a message without one, the driver may not know whose it is.
+        let is_unnamed = reply == Reply::UnnamedError || (is_broken && has(&body, "\"jsonrpc\""));
+        let failed = is_unnamed.then(failed);
+        let _ = queue.send(Inbound { exchange, ..Inbound::new(body) }).await;
+        return failed.map_or(Ok(()), Err);
+    }
+    if has_error(&envelope) || (is_page(&body) && !is_accepted) {
+        return Err(client.count_unanswered(failed()));
+    }
+    if !is_accepted && !is_acknowledgement(&body) {
+        let (deviation, sent) = (Deviation::Noise, shortened(&body));
+        queue.push_event(TransportEvent::Deviation { deviation, sent });
+    }
+    Ok(())
+}
+
+/// Reads the body of the response to a request. `None`: nothing of it comes.
+async fn read_body(client: &Client, body: ResponseBody) -> Result<Option<Bytes>, CollectError<hyper::Error>> {
+    let begun = AtomicBool::new(false);
+    let mut body = body.map_frame(|frame| {
+        begun.store(true, Ordering::Relaxed);
+        frame
+    });
+    let mut reading = pin!(client.whole_message(&mut body));
+    loop {
+        match tokio::time::timeout(BODY, reading.as_mut()).await {
+            Ok(read) => return read.map(Some),
+            Err(_) if begun.load(Ordering::Relaxed) => {}
+            Err(_) => return Ok(None),
+        }
+    }
+}
+
+/// Whether an object says that something has failed, in no form of the protocol.
+fn has_error(envelope: &Envelope<'_>) -> bool {
+    envelope.error.is_some_and(|error| error.get() != "false")
+}
+
+/// Whether a text says no more than that a request has arrived.
+fn is_acknowledgement(text: &[u8]) -> bool {
+    const WORDS: [&str; 10] = [
+        "ok",
+        "accepted",
+        "received",
+        "queued",
+        "sent",
+        "success",
+        "successful",
+        "processing",
+        "true",
+        "null",
+    ];
+    let Ok(text) = std::str::from_utf8(text) else { return false };
+    let mut words = text.split(|character: char| !character.is_ascii_alphabetic());
+    let is_known = |word: &str| WORDS.iter().any(|known| word.eq_ignore_ascii_case(known));
+    matches!(text.trim(), "" | "{}" | "[]") || words.any(is_known)
+}
+
+/// Reads a refusal, or the response to a message that needs no answer.
+async fn take_other(
+    client: &Client,
+    target: &Uri,
+    (exchange, asked): (ExchangeId, bool),
+    head: &Parts,
+    body: ResponseBody,
+) -> Result<(), Failed> {
+    let (status, media) = (head.status, head.headers.get(CONTENT_TYPE));
+    let is_json = media.map(media_of) == Some(Media::Json);
+    let body = if is_json {
+        let body = tokio::time::timeout(BODY, whole(body, client.max_frame)).await;
+        body.ok().and_then(Result::ok).unwrap_or_default()
+    } else {
+        beginning(body, if status.is_success() { BEGINNING } else { 64 * 1024 }).await.0
+    };
+    let answer = if is_json { Envelope::of(&body) } else { Envelope::default() };
     let (is_answer, answers_one) = (answer.is_answer(), answer.has_id() && answer.is_answer());
-    let text = (!status.is_success() && !answers_one)
-        .then(|| shown("POST", target, status, head.headers.get(CONTENT_TYPE), &body));
+    let text = shown("POST", target, status, media, &body);
+    if status.is_success() && status != StatusCode::ACCEPTED && !is_json {
+        client.note_page(&body, || text.clone());
+    }
     if is_answer {
         // The driver reads the error of a refusal too. Without an id, it answers no call.
-        let inbound = Inbound { body, exchange, principal: None, address: None, trace: None };
-        let _ = client.inbound_queue.send(inbound).await;
+        let _ = client.inbound_queue.send(Inbound { exchange, ..Inbound::new(body) }).await;
     }
-    match text {
-        Some(text) => Err(refused(status, text)),
-        None => Ok(()),
+    if status.is_success() || answers_one {
+        return Ok(());
     }
+    let failed = refused(status, text);
+    if !asked {
+        client.refused(&failed);
+    }
+    Err(failed)
 }
 
 /// The error of a POST. The server has not begun a request that it refuses as the client's fault.

@@ -402,8 +402,7 @@ fn is_about_the_request(body: &[u8]) -> bool {
 const SESSION_NOT_FOUND: i64 = -32001;
 
 fn stopped() -> Failed {
-    let text = "the call was cancelled before its request was sent";
-    Failed::new(false, text)
+    Failed::stopped("the call was cancelled, or the client has closed, before its request was sent")
 }
 
 /// Called when the response to the first message has begun or has failed.
@@ -454,15 +453,9 @@ async fn read_response(
 ) -> Result<(), Failed> {
     let client = &send_guard.client;
     if let Some(endpoint) = client.legacy.get() {
-        let asked = send_guard.kind == FrameKind::Request;
+        let own = send_guard.begin_response(false);
         // Boxed, because otherwise the future of each request would reserve its space.
-        return Box::pin(legacy::take(
-            client,
-            endpoint.uri(),
-            (exchange, asked),
-            Response::from_parts(head.clone(), body),
-        ))
-        .await;
+        return Box::pin(legacy::take(client, endpoint.uri(), (exchange, own), (head, body))).await;
     }
     let (status, media) = (head.status, head.headers.get(CONTENT_TYPE).map(media_of));
     let asked = send_guard.kind == FrameKind::Request;

@@ -387,7 +387,7 @@ async fn read_events(client: &Client, body: ResponseBody, id: Option<&RequestId>
         match Reply::of(&data, id) {
             Reply::Own => return Some(data),
             Reply::Other | Reply::OtherAnswer => {
-                let (exchange, principal, address, trace) = (ExchangeId::NONE, None, None, None);
+                let (exchange, principal, address, trace) = (ExchangeId::OF_NO_CALL, None, None, None);
                 let inbound = Inbound { body: data, exchange, principal, address, trace };
                 let _ = client.inbound_queue.send(inbound).await;
             }

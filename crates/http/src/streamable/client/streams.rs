@@ -40,6 +40,8 @@ struct StreamProgress {
     last_sent: Bytes,
     /// Whether an event arrived since the stream was last cut.
     fresh: bool,
+    /// Whether the server ended the last response.
+    has_ended: bool,
     /// Whether the response is not the first one of the stream.
     is_resumed: bool,
     /// Whether a long wait before the stream is resumed was logged.
@@ -62,6 +64,7 @@ impl StreamProgress {
             fault: None,
             last_sent: Bytes::new(),
             fresh: false,
+            has_ended: false,
             is_resumed: false,
             is_long_pause_noted: false,
             opened: Instant::now(),
@@ -143,6 +146,7 @@ impl StreamProgress {
         if own.is_some() && self.fault.is_none() {
             self.fault = events.fault();
         }
+        self.has_ended = events.has_ended();
         let stray = events.stray();
         if !stray.is_empty() {
             self.last_sent = stray;
@@ -254,7 +258,7 @@ pub(super) async fn read_answer_stream(
             Reopened::Unreached | Reopened::Never(_) => break,
         }
     }
-    let why = reading.fault.map(|fault| fault.shown(own.as_ref()));
+    let why = reading.fault.map(|fault| fault.shown(own.as_ref(), reading.has_ended));
     let text = stream_refusal(head, &client.requester.address(), why.as_deref(), &reading.last_sent);
     let failed = Failed::new(true, text);
     let is_silent = reading.is_unclear || client.is_cancelled(number);
@@ -348,7 +352,7 @@ async fn read_own_stream(client: Arc<Client>) {
                     async move {
                         let inbound = Inbound {
                             body,
-                            exchange: ExchangeId::NONE,
+                            exchange: ExchangeId::OF_NO_CALL,
                             principal: None,
                             address: None,
                             trace: None,
