@@ -153,7 +153,7 @@ impl Mcp {
                 peer.output.send(&message);
             }
         }
-        if peer.flags.has(Fault::TaskCompletesLater) {
+        if peer.flags.has(Fault::TaskCompletesLater) && self.status(at) == Some("cancelled") {
             self.set_status(at, "completed");
         }
         self.end_task(at, "completed");

@@ -162,7 +162,12 @@ impl Cancelled {
         // The answer to the cancel has the task, and may say already how it has ended.
         let said = status_in(&answer.frame).filter(|status| !is_open(status));
         let ended = said.or(ended);
-        let settled = session.now() + SETTLES;
+        // In the other revision the status follows the answer.
+        let stopped_at = match self.form {
+            TaskForm::AskedByClient => answer.at,
+            TaskForm::DecidedByServer => session.now(),
+        };
+        let settled = stopped_at + SETTLES;
         session.listen(session.now() + step).await?;
         counts.push(count(session, counter.as_ref(), settings).await?);
         let busy_after = if busy.is_some() { busy_share(session, leader, step).await? } else { None };
