@@ -1,6 +1,8 @@
-//! The profiles of this crate are valid.
+//! The profiles of this crate are valid, and servers of tasks are judged as they are.
 
 #![expect(clippy::unwrap_used, reason = "what the tests share is part of them")]
+
+mod tasks;
 
 use std::fs;
 use std::path::Path;

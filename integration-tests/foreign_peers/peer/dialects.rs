@@ -1,6 +1,7 @@
 //! The three protocols: MCP, LSP and ACP.
 
 use std::collections::BTreeSet;
+use std::hash::{BuildHasher as _, RandomState};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -23,8 +24,10 @@ const REVISIONS: [&str; 4] = ["2024-11-05", "2025-03-26", "2025-06-18", REVISION
 pub(super) struct Mcp {
     is_open: AtomicBool,
     is_prepared: AtomicBool,
-    /// The status of each task; its id is `task-` and its place.
+    /// The status of each task.
     tasks: Mutex<Vec<&'static str>>,
+    /// Make its id of its place.
+    task_ids: [RandomState; 2],
     /// Notified when a task has ended.
     task_ended: Condvar,
 }
@@ -129,7 +132,7 @@ impl Mcp {
             tasks.push("working");
             tasks.len() - 1
         };
-        let handle = Answer::Result(json!({"task": task(at, "working")}));
+        let handle = Answer::Result(json!({"task": self.task(at, "working")}));
         peer.output.send(&handle.message(&request.id));
         let argument =
             |name: &str| request.params.pointer(&format!("/arguments/{name}")).and_then(Value::as_u64);
@@ -150,7 +153,7 @@ impl Mcp {
                 peer.output.send(&message);
             }
         }
-        if peer.flags.has(Fault::TaskCompletesLater) {
+        if peer.flags.has(Fault::TaskCompletesLater) && self.status(at) == Some("cancelled") {
             self.set_status(at, "completed");
         }
         self.end_task(at, "completed");
@@ -160,19 +163,19 @@ impl Mcp {
 
     fn answer_about_task(&self, peer: &Peer, request: &Request) -> Answer {
         let id = request.params.get("taskId").and_then(Value::as_str);
-        let at = id.and_then(|id| id.strip_prefix("task-")?.parse::<usize>().ok());
+        let at = id.and_then(|id| (0..self.tasks().len()).find(|at| self.task_id(*at) == id));
         let status = at.and_then(|at| Some((at, self.status(at)?)));
         match (status, request.method.as_str()) {
-            (None, _) if peer.flags.has(Fault::TaskUnknownFound) => Answer::Result(task(0, "failed")),
+            (None, _) if peer.flags.has(Fault::TaskUnknownFound) => Answer::Result(self.task(0, "failed")),
             (None, _) => Answer::error(wire::INVALID_PARAMS, "there is no such task"),
-            (Some((at, status)), "tasks/get") => Answer::Result(task(at, status)),
+            (Some((at, status)), "tasks/get") => Answer::Result(self.task(at, status)),
             (Some((at, "working")), "tasks/result") => {
                 let works = |tasks: &mut Vec<&'static str>| tasks.get(at) == Some(&"working");
                 drop(self.task_ended.wait_while(self.tasks(), works));
                 self.answer_about_task(peer, request)
             }
             (Some((at, "completed")), "tasks/result") => {
-                let related = json!({"taskId": format!("task-{at}")});
+                let related = json!({"taskId": self.task_id(at)});
                 Answer::Result(json!({
                     "content": [{"type": "text", "text": "counted"}],
                     "_meta": {"io.modelcontextprotocol/related-task": related},
@@ -183,13 +186,25 @@ impl Mcp {
                 if !peer.flags.has(Fault::TaskNotCancelled) {
                     self.end_task(at, "cancelled");
                 }
-                Answer::Result(task(at, self.status(at).unwrap_or("failed")))
+                Answer::Result(self.task(at, self.status(at).unwrap_or("failed")))
             }
             (Some((at, status)), _) if peer.flags.has(Fault::TaskCancelledTwice) => {
-                Answer::Result(task(at, status))
+                Answer::Result(self.task(at, status))
             }
             (Some(_), _) => Answer::error(wire::INVALID_PARAMS, "the task has ended"),
         }
+    }
+
+    /// A task as messages have it.
+    fn task(&self, at: usize, status: &str) -> Value {
+        json!({
+            "taskId": self.task_id(at), "status": status, "ttl": null, "pollInterval": 100,
+            "createdAt": "2026-01-01T00:00:00Z", "lastUpdatedAt": "2026-01-01T00:00:00Z",
+        })
+    }
+
+    fn task_id(&self, at: usize) -> String {
+        self.task_ids.iter().map(|half| format!("{:016x}", half.hash_one(at))).collect()
     }
 
     fn tasks(&self) -> MutexGuard<'_, Vec<&'static str>> {
@@ -251,14 +266,6 @@ impl Mcp {
             None => Answer::error(wire::INVALID_PARAMS, "`name` is missing").into(),
         }
     }
-}
-
-/// A task as messages have it.
-fn task(at: usize, status: &str) -> Value {
-    json!({
-        "taskId": format!("task-{at}"), "status": status, "ttl": null, "pollInterval": 100,
-        "createdAt": "2026-01-01T00:00:00Z", "lastUpdatedAt": "2026-01-01T00:00:00Z",
-    })
 }
 
 fn text(text: &str) -> Answer {

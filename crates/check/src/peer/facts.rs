@@ -249,6 +249,10 @@ impl<'a, P: PeerSource> Checker<'a, P> {
                 "no witness saw the work: it uses little processor time, reports no progress, and others are served beside it"
             }
             Question::TaskStopsWork => "no witness saw the work of a task",
+            Question::TaskResultAtEnd | Question::TaskResultRelated => {
+                "no task was seen to end with a result"
+            }
+            Question::TaskIdsUnique => "no two tasks were begun",
             question if question.is_about_tasks() => "no task was begun and cancelled",
             Question::CancelsIdZero => "no cancel was seen to take effect",
             Question::OtherTurnsUntouched | Question::NextTurnServed => {

@@ -13,6 +13,7 @@ mod probe;
 mod scenarios;
 mod session;
 mod statements;
+mod task_course;
 mod tasks;
 mod tries;
 mod turn;

@@ -16,7 +16,7 @@ use super::work::Counter;
 use super::{CheckSettings, cancel_findings, tasks, tries, turn, undisturbed, work};
 
 /// The lines of a trace that are kept of a fact.
-const MAX_TRACE: usize = 60;
+pub(super) const MAX_TRACE: usize = 60;
 
 /// A method that nobody knows.
 const UNKNOWN: &str = "rescind/unknown";
@@ -122,7 +122,9 @@ impl Probe {
         let trace = session.trace.get(begun..).unwrap_or_default();
         let trace: Vec<TraceLine> = trace.iter().take(MAX_TRACE).map(TraceLine::shortened).collect();
         for finding in &mut probed.findings {
-            finding.trace.clone_from(&trace);
+            if finding.trace.is_empty() {
+                finding.trace.clone_from(&trace);
+            }
             shorten(&mut finding.detail);
         }
         probed
@@ -217,7 +219,7 @@ impl Probe {
                 only(findings)
             }
             Self::Turn => only(turn::run(session, baselines, deadline).await?),
-            Self::Tasks(leader) => only(tasks::run(session, leader, settings).await?),
+            Self::Tasks(leader) => only(tasks::run(session, baselines, leader, settings).await?),
             Self::IdZero => only(vec![cancel_findings::alone(session, baselines, deadline).await?]),
             Self::QuickIdZero => only(vec![cancel_findings::quick(session, deadline).await?]),
             Self::Beside(disturbances) => only(beside(session, baselines, disturbances, settings).await?),

@@ -47,6 +47,16 @@ pub(super) enum Question {
     TaskStaysEnded,
     TaskEndedCancelRefused,
     TaskUnknownRefused,
+    TaskIdsSecret,
+    TaskIdsUnique,
+    TaskBeginsWorking,
+    TaskHasTimes,
+    TaskResultAtEnd,
+    TaskResultRelated,
+    TaskFoundAtOnce,
+    TaskNeedsExtension,
+    TaskResultTypes,
+    TaskCancelEmpty,
 }
 
 /// A question in one dialect.
@@ -67,7 +77,7 @@ pub(crate) fn said(facts: &DialectFacts, question: &str) -> (Demand, String) {
 }
 
 impl Question {
-    pub(super) const ALL: [Self; 35] = [
+    pub(super) const ALL: [Self; 45] = [
         Self::CancelsRunning,
         Self::AnswersCancelled,
         Self::CancelledCode,
@@ -103,6 +113,16 @@ impl Question {
         Self::TaskStaysEnded,
         Self::TaskEndedCancelRefused,
         Self::TaskUnknownRefused,
+        Self::TaskIdsSecret,
+        Self::TaskIdsUnique,
+        Self::TaskBeginsWorking,
+        Self::TaskHasTimes,
+        Self::TaskResultAtEnd,
+        Self::TaskResultRelated,
+        Self::TaskFoundAtOnce,
+        Self::TaskNeedsExtension,
+        Self::TaskResultTypes,
+        Self::TaskCancelEmpty,
     ];
 
     /// Those that all messages answer together.
@@ -143,7 +163,17 @@ impl Question {
             | Self::TaskStopsWork
             | Self::TaskStaysEnded
             | Self::TaskEndedCancelRefused
-            | Self::TaskUnknownRefused => statement(facts.statements, self.words().0).is_some(),
+            | Self::TaskUnknownRefused
+            | Self::TaskIdsSecret
+            | Self::TaskIdsUnique
+            | Self::TaskBeginsWorking
+            | Self::TaskHasTimes
+            | Self::TaskResultAtEnd
+            | Self::TaskResultRelated
+            | Self::TaskFoundAtOnce
+            | Self::TaskNeedsExtension
+            | Self::TaskResultTypes
+            | Self::TaskCancelEmpty => statement(facts.statements, self.words().0).is_some(),
             Self::CancelsRunning
             | Self::AnswersOnce
             | Self::StopsWork
@@ -174,6 +204,16 @@ impl Question {
                 | Self::TaskStaysEnded
                 | Self::TaskEndedCancelRefused
                 | Self::TaskUnknownRefused
+                | Self::TaskIdsSecret
+                | Self::TaskIdsUnique
+                | Self::TaskBeginsWorking
+                | Self::TaskHasTimes
+                | Self::TaskResultAtEnd
+                | Self::TaskResultRelated
+                | Self::TaskFoundAtOnce
+                | Self::TaskNeedsExtension
+                | Self::TaskResultTypes
+                | Self::TaskCancelEmpty
         )
     }
 
@@ -236,6 +276,23 @@ impl Question {
                 ("task_ended_cancel_refused", "refuses the cancel of a task that has ended")
             }
             Self::TaskUnknownRefused => ("task_unknown_refused", "refuses questions about an unknown task"),
+            Self::TaskIdsSecret => ("task_ids_secret", "gives its tasks ids that nobody can guess"),
+            Self::TaskIdsUnique => ("task_ids_unique", "gives each task an id of its own"),
+            Self::TaskBeginsWorking => ("task_begins_working", "begins a task in the status `working`"),
+            Self::TaskHasTimes => ("task_has_times", "gives a task with its times"),
+            Self::TaskResultAtEnd => ("task_result_at_end", "answers tasks/result when the task has ended"),
+            Self::TaskResultRelated => {
+                ("task_result_related", "names the task in the answer to tasks/result")
+            }
+            Self::TaskFoundAtOnce => ("task_found_at_once", "finds a task whose handle it gave"),
+            Self::TaskNeedsExtension => (
+                "task_needs_extension",
+                "refuses questions about tasks of a client that does not declare them",
+            ),
+            Self::TaskResultTypes => ("task_result_types", "names the type of results about tasks"),
+            Self::TaskCancelEmpty => {
+                ("task_cancel_empty", "answers the cancel of a task with an empty result")
+            }
         }
     }
 }

@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use std::path::{Path, absolute};
 
 use anstyle::{AnsiColor, Style};
+use rescind_testkit::dialects::DialectFacts;
 use rescind_testkit::{Answer, Cell, CellOutcome, Demand, Evidence, Fact, Report};
 
 use crate::table::{self, Colour, paint, time_text};
@@ -46,6 +47,7 @@ pub(super) fn text(report: &Report, peer: &Peer, colour: Colour) -> String {
         problem(&mut text, Severity::Warning, &names.join(", "), &shown(why), colour);
     }
     counts(&mut text, report);
+    no_tasks(&mut text, report, peer);
     hint(&mut text, report, peer);
     text
 }
@@ -119,6 +121,17 @@ fn counts(text: &mut String, report: &Report) {
         summary.unsure - summary.deviating,
         summary.not_asked
     );
+}
+
+/// That nothing was asked about tasks, where the dialect has some and the peer declares none.
+fn no_tasks(text: &mut String, report: &Report, peer: &Peer) {
+    let facts = DialectFacts::by_name(peer.dialect);
+    let has_tasks = facts.is_some_and(|facts| facts.dialect.rules().tasks.is_some());
+    let is_asked = report.facts.iter().any(|fact| fact.name.starts_with("task_"));
+    if has_tasks && !is_asked && !report.facts.is_empty() {
+        let _ =
+            writeln!(text, "The peer declares no tasks for `tools/call`, so nothing was asked about tasks.");
+    }
 }
 
 /// What a profile would add, and the shortest way to one.
@@ -400,6 +413,17 @@ mod tests {
             text.contains("--slow 'METHOD JSON'") && text.contains("check --init --dialect mcp --"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn a_peer_that_declares_no_tasks_is_told_that_none_was_asked_for() {
+        let told = |name, dialect| {
+            let facts = vec![fact(name, Answer::Yes, Demand::Must, "")];
+            text(&Report::of_a_peer(slow(), facts, Vec::new()), &Peer { dialect, ..PEER }, Colour::Off)
+                .contains("declares no tasks")
+        };
+        assert!(told("answers_once", "mcp") && told("answers_once", "mcp-2026"));
+        assert!(!told("task_handle", "mcp") && !told("answers_once", "lsp"));
     }
 
     #[test]
