@@ -166,6 +166,9 @@ async fn write(cluster: &Process, mut record: TaskRecord) -> Option<TaskRecord> 
     }
 }
 
+const NO_ANSWER: &str = "the node of the task does not answer now";
+const NOT_KNOWN: &str = "whether the node of the task lives is not known now";
+
 /// What the node of a task says.
 enum Asked {
     /// What it knows of the task.
@@ -201,14 +204,29 @@ async fn ask(cluster: &Process, task: &SignedName, cancel: bool) -> Asked {
                     Told::Silent => asked = Some(member.url),
                 }
             }
-            Located::At(_) | Located::Gone if is_fresh => return Asked::Gone,
+            // Another life has its name.
+            Located::At(_) if is_fresh => return Asked::Gone,
+            Located::Gone if is_fresh => {
+                let former = cluster.membership.former(&task.node);
+                return ask_former(cluster, former.filter(is_its_life), &message).await;
+            }
             Located::At(_) | Located::Gone | Located::Unknown => {}
         }
     }
-    Asked::Silent(match asked {
-        Some(_) => "the node of the task does not answer now",
-        None => "whether the node of the task lives is not known now",
-    })
+    Asked::Silent(if asked.is_some() { NO_ANSWER } else { NOT_KNOWN })
+}
+
+/// Asks a node that is no member any more, where it was. It may live without its engine, or write its entry again soon.
+async fn ask_former(cluster: &Process, former: Option<Member>, message: &TaskMessage) -> Asked {
+    let Some(former) = former else {
+        return if cluster.membership.is_settled() { Asked::Gone } else { Asked::Silent(NOT_KNOWN) };
+    };
+    match cluster.ask_about_tasks(&former, message).await {
+        Told::Answer(Some(record)) => Asked::Told(Some(record)),
+        // It may be its next life, whose entry is not read yet.
+        Told::Answer(None) => Asked::Silent(NOT_KNOWN),
+        Told::Dead | Told::Silent => Asked::Gone,
+    }
 }
 
 /// What is known of a task of another node. If that node is dead, a task that had not ended is recorded as lost, so that every node
