@@ -1,6 +1,7 @@
 //! Tasks: the id of a task names its node. Without sessions each replica passes questions about it on.
 
 use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
 use rescind_testkit::support::in_time;
 use serde_json::{Value, json};
@@ -8,6 +9,11 @@ use serde_json::{Value, json};
 use super::client::{Binding, Session, send};
 use super::nodes::{Backend, Replicas, ServerOptions, Setup};
 use super::trial::poll_until;
+
+/// Longer than the entry of a node lives in the engine.
+const ENTRY_LIVES: Duration = Duration::from_secs(11);
+/// The interval of the nodes' heartbeats.
+const BEAT: Duration = Duration::from_secs(3);
 
 /// A request of that revision, and what it names.
 pub(crate) fn request(method: &str, params: &Value) -> (String, String) {
@@ -170,7 +176,12 @@ async fn open(at: SocketAddr) -> Session {
 }
 
 /// Begins a tool call as a task in a session of 2025-11-25, and returns the params that name the task.
-async fn begin_in_session(session: &Session, at: SocketAddr, tool: &str, arguments: &Value) -> Value {
+pub(crate) async fn begin_in_session(
+    session: &Session,
+    at: SocketAddr,
+    tool: &str,
+    arguments: &Value,
+) -> Value {
     let call = json!({ "name": tool, "arguments": arguments, "task": { "ttl": 60_000 } });
     let answer = session.ask(at, 1, "tools/call", call).await;
     let task = json!({ "taskId": answer["result"]["task"]["taskId"] });
@@ -367,4 +378,54 @@ pub(crate) async fn a_full_engine_keeps_no_task_and_stops_none(backend: Backend)
         })
         .await;
     }
+}
+
+/// An outage of the engine that is longer than the entries of the nodes live: other nodes ask the node of a task meanwhile, and take
+/// it for lost neither then nor before it has written its entry again.
+pub(crate) async fn an_outage_of_the_engine_loses_no_task(backend: Backend) {
+    let mut replicas = Replicas::start(backend).await;
+    let all = replicas.addresses();
+    let mut sessions = Vec::new();
+    for at in &all {
+        sessions.push(open(*at).await);
+    }
+    let own = &sessions[0];
+    let mut tasks = Vec::new();
+    for _ in 0..10 {
+        tasks.push(begin_in_session(own, all[0], "wait", &json!({})).await);
+    }
+    let ended = begin_in_session(own, all[0], "echo", &json!({ "value": 7 })).await;
+    for at in [1, 2] {
+        is_known(&sessions[at], all[at], &ended, "completed").await;
+        is_known(&sessions[at], all[at], &tasks[9], "working").await;
+    }
+    let all_work = async |tasks: &[Value]| {
+        for (task, at) in tasks.iter().zip([1, 2].into_iter().cycle()) {
+            let answer = sessions[at].ask(all[at], 3, "tasks/get", task.clone()).await;
+            assert_eq!(answer["result"]["status"], "working", "{answer}");
+        }
+    };
+    replicas.engine.as_mut().unwrap().end();
+    let away = Instant::now();
+    let cancelled = tasks.pop().unwrap();
+    let answer = sessions[1].ask(all[1], 4, "tasks/cancel", cancelled.clone()).await;
+    assert_eq!(answer["result"]["status"], "cancelled", "{answer}");
+    for at in [1, 2, 0] {
+        let answer = sessions[at].ask(all[at], 5, "tasks/get", cancelled.clone()).await;
+        assert_eq!(answer["result"]["status"], "cancelled", "{answer}");
+        let answer = sessions[at].ask(all[at], 6, "tasks/result", ended.clone()).await;
+        assert_eq!(answer["result"]["structuredContent"]["value"], 7, "{answer}");
+    }
+    while away.elapsed() < ENTRY_LIVES {
+        all_work(&tasks).await;
+    }
+    replicas.engine.as_mut().unwrap().start_again();
+    let back = Instant::now();
+    while back.elapsed() < BEAT {
+        all_work(&tasks).await;
+    }
+    let stats = own.ask(all[0], 7, "tools/call", json!({ "name": "stats", "arguments": {} })).await;
+    assert_eq!(stats["result"]["structuredContent"]["running"], tasks.len(), "{stats}");
+    let answer = sessions[2].ask(all[2], 8, "tasks/cancel", tasks[0].clone()).await;
+    assert_eq!(answer["result"]["status"], "cancelled", "{answer}");
 }

@@ -236,14 +236,21 @@ async fn find(cluster: Arc<Process>, key: &SignedName) -> Result<Option<TaskReco
     let away = |error: EngineError| format!("the record of the task cannot be read now: {error}");
     let read = |text: &str| serde_json::from_str::<TaskRecord>(text).ok();
     let keeps_records = !cluster.engine.is_list();
+    // While the engine is away the word of the task's node counts, which may not have heard that others took it for lost.
+    let is_away = keeps_records && !cluster.membership.is_current();
+    if is_away {
+        if let Asked::Told(record) = ask(&cluster, key, false).await {
+            return Ok(record);
+        }
+    }
     let (ended, begun) = if keeps_records {
         let found = match cluster.engine.look(&names).await {
             Ok(found) => found,
-            // An end that another node recorded may be there.
-            Err(error) => match ask(&cluster, key, false).await {
-                Asked::Told(Some(record)) => return Ok(Some(record.unanswered(away(error)))),
-                Asked::Told(None) | Asked::Gone | Asked::Silent(_) => return Err(away(error)),
-            },
+            Err(error) if is_away => return Err(away(error)),
+            Err(error) => {
+                let Asked::Told(record) = ask(&cluster, key, false).await else { return Err(away(error)) };
+                return Ok(record);
+            }
         };
         let mut records = found.iter().map(|text| read(text.as_deref()?));
         (records.next().flatten(), records.next().flatten())

@@ -2,16 +2,18 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use crate::cause::Cause;
 use crate::id::Principal;
 use crate::message::{ErrorCode, ErrorObject};
+use crate::sync::{Mutex, MutexGuard};
 use crate::transport::BoxFuture;
 
 /// Records tasks for other processes, which can tell how a task has ended whose process is gone. The crate `rescind-cluster`
@@ -231,7 +233,7 @@ pub(crate) fn since_1970(time: SystemTime) -> u64 {
     millis(time.duration_since(UNIX_EPOCH).unwrap_or_default())
 }
 
-/// The longest wait for the record of a task's end before its client receives the end.
+/// How long after a task's end its client waits at most for the record before it receives the end.
 const RECORD_WAIT: Duration = Duration::from_secs(1);
 
 /// Records of a task that are not written.
@@ -242,18 +244,26 @@ pub(crate) struct Pending(Arc<PendingInner>);
 struct PendingInner {
     count: AtomicU64,
     written: Notify,
+    /// When the last one was begun.
+    begun: Mutex<Option<Instant>>,
 }
 
 impl Pending {
     /// One more, until the result is dropped.
     pub(crate) fn begin(&self) -> impl Drop + Send + use<> {
         self.0.count.fetch_add(1, Ordering::SeqCst);
+        *self.begun() = Some(Instant::now());
         Writing(self.clone())
     }
 
-    /// Waits until all are written, or for a second.
+    fn begun(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.0.begun.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until all are written, or the last was begun a second ago.
     pub(crate) async fn wait_until_written(&self) {
-        let _late = tokio::time::timeout(RECORD_WAIT, self.all_written()).await;
+        let Some(begun) = *self.begun() else { return };
+        let _late = tokio::time::timeout_at(begun + RECORD_WAIT, self.all_written()).await;
     }
 
     /// Waits until all are written.
