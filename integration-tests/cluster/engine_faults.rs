@@ -71,13 +71,7 @@ pub(crate) async fn a_restarted_engine_loses_nothing_that_runs(backend: Backend)
 /// The engine is started again and has no entry of any node: no session is unknown meanwhile.
 pub(crate) async fn a_restarted_engine_that_forgot_loses_no_session(backend: Backend) {
     let setup = Setup { server: ServerOptions::Forgetful, ..Setup::default() };
-    let mut replicas = Replicas::without_nodes(backend, setup);
-    for name in NODES {
-        let node = Node::start(name, replicas.command(name, &[])).await.unwrap();
-        replicas.nodes.push(node);
-        // The heartbeats of the nodes differ, so that each has a time in which the entries of the others are missing.
-        tokio::time::sleep(Duration::from_millis(800)).await;
-    }
+    let mut replicas = Replicas::with_heartbeats_apart(backend, setup).await;
     let all = replicas.addresses();
     let (session, waiting, key) = running(&replicas).await;
     let sessions = [session, replicas.session(1).await, replicas.session(2).await];
