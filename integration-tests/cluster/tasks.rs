@@ -273,6 +273,69 @@ pub(crate) async fn the_tasks_of_all_nodes_are_listed_at_each(backend: Backend) 
     }
 }
 
+/// All tasks in `tasks/list`, page by page, with their states.
+async fn listed(session: &Session, at: SocketAddr) -> Vec<(Value, Value)> {
+    let (mut tasks, mut params) = (Vec::new(), json!({}));
+    loop {
+        let mut page = session.ask(at, 20, "tasks/list", params).await;
+        let cursor = page["result"]["nextCursor"].take();
+        let listed = page["result"]["tasks"].as_array().unwrap_or_else(|| panic!("{page}"));
+        tasks.extend(listed.iter().map(|task| (task["taskId"].clone(), task["status"].clone())));
+        if cursor.is_null() {
+            return tasks;
+        }
+        assert_eq!(listed.len(), 100);
+        params = json!({ "cursor": cursor });
+    }
+}
+
+/// "Task Listing" of 2025-11-25, of nodes that are dead or suspended: each task that `tasks/get` finds is listed with the same state, in
+/// the order of their creation.
+pub(crate) async fn the_tasks_of_a_dead_node_are_listed(backend: Backend) {
+    let (one, two) = ("one=a-long-token-of-one", "two=a-long-token-of-two");
+    let arguments = ["--token", one, "--token", two].map(str::to_owned).to_vec();
+    let mut replicas = Replicas::start_with(backend, Setup { arguments, ..Setup::default() }).await;
+    let all = replicas.addresses();
+    let open = async |at: usize, token| Session::open_as(all[at], Binding::Streamable, Some(token)).await;
+    let mut sessions = Vec::new();
+    for at in 0..3 {
+        sessions.push(open(at, "a-long-token-of-one").await);
+    }
+    let mut expected = Vec::new();
+    for round in 0..70 {
+        for (at, session) in sessions.iter().enumerate().take(2) {
+            let tool = if round % 35 == 0 { "wait" } else { "echo" };
+            let task = begin_in_session(session, all[at], tool, &json!({})).await;
+            let status = if tool == "echo" {
+                "completed"
+            } else if at == 0 {
+                "failed"
+            } else {
+                "working"
+            };
+            is_known(&sessions[2], all[2], &task, if at == 0 && tool == "wait" { "working" } else { status })
+                .await;
+            expected.push((task["taskId"].clone(), json!(status)));
+        }
+    }
+    replicas.nodes[0].kill().await;
+    for at in [1, 2] {
+        let lists = async || listed(&sessions[at], all[at]).await == expected;
+        poll_until("its death is noticed", lists).await;
+        for (id, status) in &expected {
+            is_known(&sessions[at], all[at], &json!({ "taskId": id }), status.as_str().unwrap()).await;
+        }
+        let other = open(at, "a-long-token-of-two").await;
+        assert_eq!(listed(&other, all[at]).await, []);
+    }
+    replicas.nodes[1].stop();
+    let known: Vec<_> = expected.iter().filter(|(_, status)| status != "working").cloned().collect();
+    assert_eq!(listed(&sessions[2], all[2]).await, known, "how far the others are is not known");
+    replicas.nodes[1].go_on();
+    let lists = async || listed(&sessions[2], all[2]).await == expected;
+    poll_until("it goes on", lists).await;
+}
+
 /// The cancel of a task whose node is suspended waits for it: the work stops when the node goes on.
 pub(crate) async fn a_cancel_of_a_task_waits_for_its_stopped_node(backend: Backend) {
     let replicas = Replicas::start(backend).await;

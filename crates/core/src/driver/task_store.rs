@@ -53,8 +53,8 @@ pub trait TaskStore: Send + Sync {
     /// Dropping the future loses nothing.
     fn find(&self, id: &str) -> BoxFuture<'static, Result<Option<TaskRecord>, String>>;
 
-    /// The tasks of a principal that other processes keep and that were created after that one, at most a page of each process.
-    /// Those of a process that does not answer are left out. By default there are none.
+    /// The tasks of a principal that [`find`](Self::find) reports and that were created after that one, at most a page and one more of
+    /// each process, and as many of those that do not answer. By default there are none.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
@@ -151,6 +151,9 @@ pub struct TaskRecord {
     pub(crate) principal: Option<String>,
     /// In milliseconds since 1970.
     pub(crate) created: u64,
+    /// The rest of its creation, in nanoseconds.
+    #[serde(default)]
+    pub(crate) created_nanos: u32,
     pub(crate) updated: u64,
     pub(crate) ttl_ms: u64,
     pub(crate) poll_interval_ms: u64,
@@ -188,6 +191,20 @@ impl TaskRecord {
     #[must_use]
     pub const fn has_ended(&self) -> bool {
         self.end.is_some()
+    }
+
+    /// The principal whose `tasks/list` has the task. `None`: no list has it.
+    #[must_use]
+    pub fn listed_for(&self) -> Option<Principal> {
+        let name = self.principal.as_deref().filter(|_| self.asked_by_client)?;
+        Some(Principal(name.into()))
+    }
+
+    /// The place of the task in that list.
+    #[must_use]
+    pub fn position(&self) -> TaskPosition {
+        let created = Duration::from_millis(self.created) + Duration::from_nanos(self.created_nanos.into());
+        TaskPosition { created: u64::try_from(created.as_nanos()).unwrap_or(u64::MAX), id: self.id.clone() }
     }
 
     /// Whether its result is not in it, because it is too long to be recorded.
