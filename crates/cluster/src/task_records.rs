@@ -369,7 +369,7 @@ async fn find(
     let names = task_records(key.text());
     let away = |error: EngineError| format!("the record of the task cannot be read now: {error}");
     let keeps_records = !cluster.engine.is_list();
-    // While the engine is away the word of the task's node counts, which may not have heard that others took it for lost.
+    // While the engine is away the word of the task's node counts, which may not know that others took it for lost.
     let is_away = keeps_records && !cluster.membership.is_current();
     if is_away {
         if let Asked::Told(record) = hear().await {
