@@ -109,12 +109,23 @@ pub(crate) async fn a_task_is_reached_through_every_replica(backend: Backend) {
             })
             .await;
         }
+        let listened = json!({ "notifications": { "taskIds": [task["taskId"]] } });
+        let (body, name) = request("subscriptions/listen", &listened);
+        let headers = headers("subscriptions/listen", &name);
+        let mut listening = send(replicas.nodes[cancels].address, "POST", &headers, &body).await.unwrap();
+        let acknowledged = in_time("the acknowledgement", listening.event()).await.unwrap().unwrap().message;
+        assert_eq!(acknowledged["params"]["notifications"]["taskIds"], json!([task["taskId"]]));
         let (status, answer) = ask_stateless(&replicas, cancels, "tasks/cancel", &task).await;
         assert_eq!((status, &answer["result"]["resultType"]), (200, &json!("complete")), "{answer}");
         for at in 0..replicas.nodes.len() {
             assert_eq!(status_of_task(&replicas, at, &task).await, "cancelled");
         }
         poll_until("its work has stopped", async || running_of_all(&replicas, begins).await == 0).await;
+        let mut states = Vec::new();
+        while let Some(event) = in_time("its changes", listening.event()).await.unwrap() {
+            states.extend(event.message["params"]["status"].as_str().map(str::to_owned));
+        }
+        assert_eq!(states.last().map(String::as_str), Some("cancelled"), "{states:?}");
     }
     // Ids that no node of this cluster made are unknown everywhere.
     let forged = json!({ "taskId": "n1.0000000000000000.00000000000000000000000000000000.0000" });
