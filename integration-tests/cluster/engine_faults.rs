@@ -13,6 +13,7 @@ use super::client::{Response, Session};
 use super::faults::Proxy;
 use super::nodes::{Backend, ServerOptions};
 use super::nodes::{NODES, Node, Replicas, Setup};
+use super::tasks::begin_in_session;
 use super::trial::{poll_until, report};
 
 /// How long the engine is away.
@@ -70,13 +71,7 @@ pub(crate) async fn a_restarted_engine_loses_nothing_that_runs(backend: Backend)
 /// The engine is started again and has no entry of any node: no session is unknown meanwhile.
 pub(crate) async fn a_restarted_engine_that_forgot_loses_no_session(backend: Backend) {
     let setup = Setup { server: ServerOptions::Forgetful, ..Setup::default() };
-    let mut replicas = Replicas::without_nodes(backend, setup);
-    for name in NODES {
-        let node = Node::start(name, replicas.command(name, &[])).await.unwrap();
-        replicas.nodes.push(node);
-        // The heartbeats of the nodes differ, so that each has a time in which the entries of the others are missing.
-        tokio::time::sleep(Duration::from_millis(800)).await;
-    }
+    let mut replicas = Replicas::with_heartbeats_apart(backend, setup).await;
     let all = replicas.addresses();
     let (session, waiting, key) = running(&replicas).await;
     let sessions = [session, replicas.session(1).await, replicas.session(2).await];
@@ -212,6 +207,12 @@ pub(crate) async fn a_node_without_its_engine_still_serves(backend: Backend) {
     let (session, waiting, key) = running(&replicas).await;
     let other = replicas.session(2).await;
     assert_eq!(other.status(all[0]).await, 200);
+    let task = begin_in_session(&session, all[0], "wait", &json!({})).await;
+    let works = async || {
+        let answer = other.ask(all[2], 11, "tasks/get", task.clone()).await;
+        answer["result"]["status"] == "working"
+    };
+    poll_until("its task is known", works).await;
     proxy.cut();
     let cut = Instant::now();
     assert_eq!(session.status(all[1]).await, 200, "the others reach it");
@@ -219,13 +220,14 @@ pub(crate) async fn a_node_without_its_engine_still_serves(backend: Backend) {
     // The engine records the cancel, and the node gets it when it is back.
     let said = replicas.cancel(&key, &[]).await;
     assert_eq!(said.status.code(), Some(0), "{said:?}");
-    assert_eq!(stats(&session, all[0]).await["running"], 1, "it cannot know yet");
+    assert_eq!(stats(&session, all[0]).await["running"], 2, "it cannot know yet");
     // Its entry ends after its time to live. From then on the others do not know it.
     let gone = async || session.status(all[1]).await == 404;
     let gone = within(Duration::from_secs(25), "its entry ends", poll_until("its entry ends", gone)).await;
     report(backend, "node cut off from the engine: unknown to the others", gone);
     assert!(cut.elapsed() > Duration::from_secs(5), "it lives until its time is over");
     assert_eq!(session.status(all[0]).await, 200, "clients that reach it are served");
+    assert!(works().await, "it is asked where it was");
     proxy.mend();
     let mended = Instant::now();
     let answer = in_time("the answer", waiting.answer(10)).await.unwrap().expect("it was not answered");
@@ -233,6 +235,8 @@ pub(crate) async fn a_node_without_its_engine_still_serves(backend: Backend) {
     report(backend, "node back at the engine: a cancel of meanwhile arrived", mended.elapsed());
     poll_until("the others know it again", async || session.status(all[1]).await == 200).await;
     report(backend, "node back at the engine: known to the others", mended.elapsed());
+    let answer = other.ask(all[2], 12, "tasks/cancel", task.clone()).await;
+    assert_eq!(answer["result"]["status"], "cancelled", "{answer}");
 }
 
 /// An entry that this cluster has not signed leads no node to its address, and keeps its name.

@@ -105,6 +105,8 @@ fn of_engines(backend: Backend) -> Vec<Trial> {
             a_full_engine_is_no_silent_success,
             a_node_without_its_engine_still_serves;
         tasks: a_task_needs_no_engine_while_its_replica_lives,
+            an_outage_of_the_engine_loses_no_task,
+            the_tasks_of_a_dead_node_are_listed,
             a_full_engine_keeps_no_task_and_stops_none,
             a_cancel_of_a_task_waits_for_its_stopped_node;
         sessionless: a_cancel_without_the_engine_is_no_silent_success;

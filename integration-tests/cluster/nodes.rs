@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 use std::{env, fs, io, process, thread};
 
 use rescind_cluster::{CancelBus, Cluster, Secret};
@@ -113,6 +114,18 @@ impl Replicas {
         }
         self.write_list();
         self
+    }
+
+    /// Starts the nodes one after the other, so that their heartbeats differ: after the loss of all entries each node has a time in
+    /// which it reads no entry of another.
+    pub(crate) async fn with_heartbeats_apart(backend: Backend, setup: Setup) -> Self {
+        let mut replicas = Self::without_nodes(backend, setup);
+        for name in NODES {
+            let node = Node::start(name, replicas.command(name, &[])).await.unwrap();
+            replicas.nodes.push(node);
+            tokio::time::sleep(Duration::from_millis(800)).await;
+        }
+        replicas
     }
 
     /// This process in the cluster, without a name.

@@ -1,6 +1,7 @@
 //! Tasks: the id of a task names its node. Without sessions each replica passes questions about it on.
 
 use std::net::SocketAddr;
+use std::time::{Duration, Instant};
 
 use rescind_testkit::support::in_time;
 use serde_json::{Value, json};
@@ -8,6 +9,11 @@ use serde_json::{Value, json};
 use super::client::{Binding, Session, send};
 use super::nodes::{Backend, Replicas, ServerOptions, Setup};
 use super::trial::poll_until;
+
+/// Longer than the entry of a node lives in the engine.
+const ENTRY_LIVES: Duration = Duration::from_secs(11);
+/// The interval of the nodes' heartbeats.
+const BEAT: Duration = Duration::from_secs(3);
 
 /// A request of that revision, and what it names.
 pub(crate) fn request(method: &str, params: &Value) -> (String, String) {
@@ -103,12 +109,23 @@ pub(crate) async fn a_task_is_reached_through_every_replica(backend: Backend) {
             })
             .await;
         }
+        let listened = json!({ "notifications": { "taskIds": [task["taskId"]] } });
+        let (body, name) = request("subscriptions/listen", &listened);
+        let headers = headers("subscriptions/listen", &name);
+        let mut listening = send(replicas.nodes[cancels].address, "POST", &headers, &body).await.unwrap();
+        let acknowledged = in_time("the acknowledgement", listening.event()).await.unwrap().unwrap().message;
+        assert_eq!(acknowledged["params"]["notifications"]["taskIds"], json!([task["taskId"]]));
         let (status, answer) = ask_stateless(&replicas, cancels, "tasks/cancel", &task).await;
         assert_eq!((status, &answer["result"]["resultType"]), (200, &json!("complete")), "{answer}");
         for at in 0..replicas.nodes.len() {
             assert_eq!(status_of_task(&replicas, at, &task).await, "cancelled");
         }
         poll_until("its work has stopped", async || running_of_all(&replicas, begins).await == 0).await;
+        let mut states = Vec::new();
+        while let Some(event) = in_time("its changes", listening.event()).await.unwrap() {
+            states.extend(event.message["params"]["status"].as_str().map(str::to_owned));
+        }
+        assert_eq!(states.last().map(String::as_str), Some("cancelled"), "{states:?}");
     }
     // Ids that no node of this cluster made are unknown everywhere.
     let forged = json!({ "taskId": "n1.0000000000000000.00000000000000000000000000000000.0000" });
@@ -170,7 +187,12 @@ async fn open(at: SocketAddr) -> Session {
 }
 
 /// Begins a tool call as a task in a session of 2025-11-25, and returns the params that name the task.
-async fn begin_in_session(session: &Session, at: SocketAddr, tool: &str, arguments: &Value) -> Value {
+pub(crate) async fn begin_in_session(
+    session: &Session,
+    at: SocketAddr,
+    tool: &str,
+    arguments: &Value,
+) -> Value {
     let call = json!({ "name": tool, "arguments": arguments, "task": { "ttl": 60_000 } });
     let answer = session.ask(at, 1, "tools/call", call).await;
     let task = json!({ "taskId": answer["result"]["task"]["taskId"] });
@@ -260,6 +282,69 @@ pub(crate) async fn the_tasks_of_all_nodes_are_listed_at_each(backend: Backend) 
         let foreign = other.ask(at, 4, "tasks/list", json!({ "cursor": cursor })).await;
         assert_eq!(foreign["error"]["code"], -32602, "{foreign}");
     }
+}
+
+/// All tasks in `tasks/list`, page by page, with their states.
+async fn listed(session: &Session, at: SocketAddr) -> Vec<(Value, Value)> {
+    let (mut tasks, mut params) = (Vec::new(), json!({}));
+    loop {
+        let mut page = session.ask(at, 20, "tasks/list", params).await;
+        let cursor = page["result"]["nextCursor"].take();
+        let listed = page["result"]["tasks"].as_array().unwrap_or_else(|| panic!("{page}"));
+        tasks.extend(listed.iter().map(|task| (task["taskId"].clone(), task["status"].clone())));
+        if cursor.is_null() {
+            return tasks;
+        }
+        assert_eq!(listed.len(), 100);
+        params = json!({ "cursor": cursor });
+    }
+}
+
+/// "Task Listing" of 2025-11-25, of nodes that are dead or suspended: each task that `tasks/get` finds is listed with the same state, in
+/// the order of their creation.
+pub(crate) async fn the_tasks_of_a_dead_node_are_listed(backend: Backend) {
+    let (one, two) = ("one=a-long-token-of-one", "two=a-long-token-of-two");
+    let arguments = ["--token", one, "--token", two].map(str::to_owned).to_vec();
+    let mut replicas = Replicas::start_with(backend, Setup { arguments, ..Setup::default() }).await;
+    let all = replicas.addresses();
+    let open = async |at: usize, token| Session::open_as(all[at], Binding::Streamable, Some(token)).await;
+    let mut sessions = Vec::new();
+    for at in 0..3 {
+        sessions.push(open(at, "a-long-token-of-one").await);
+    }
+    let mut expected = Vec::new();
+    for round in 0..70 {
+        for (at, session) in sessions.iter().enumerate().take(2) {
+            let tool = if round % 35 == 0 { "wait" } else { "echo" };
+            let task = begin_in_session(session, all[at], tool, &json!({})).await;
+            let status = if tool == "echo" {
+                "completed"
+            } else if at == 0 {
+                "failed"
+            } else {
+                "working"
+            };
+            is_known(&sessions[2], all[2], &task, if at == 0 && tool == "wait" { "working" } else { status })
+                .await;
+            expected.push((task["taskId"].clone(), json!(status)));
+        }
+    }
+    replicas.nodes[0].kill().await;
+    for at in [1, 2] {
+        let lists = async || listed(&sessions[at], all[at]).await == expected;
+        poll_until("its death is noticed", lists).await;
+        for (id, status) in &expected {
+            is_known(&sessions[at], all[at], &json!({ "taskId": id }), status.as_str().unwrap()).await;
+        }
+        let other = open(at, "a-long-token-of-two").await;
+        assert_eq!(listed(&other, all[at]).await, []);
+    }
+    replicas.nodes[1].stop();
+    let known: Vec<_> = expected.iter().filter(|(_, status)| status != "working").cloned().collect();
+    assert_eq!(listed(&sessions[2], all[2]).await, known, "how far the others are is not known");
+    replicas.nodes[1].go_on();
+    let lists = async || listed(&sessions[2], all[2]).await == expected;
+    poll_until("it goes on", lists).await;
 }
 
 /// The cancel of a task whose node is suspended waits for it: the work stops when the node goes on.
@@ -366,5 +451,60 @@ pub(crate) async fn a_full_engine_keeps_no_task_and_stops_none(backend: Backend)
             [200, 404].contains(&status)
         })
         .await;
+    }
+}
+
+/// An outage of the engine that is longer than the entries of the nodes live: other nodes ask the node of a task meanwhile, and take
+/// it for lost neither then nor before it has written its entry again.
+pub(crate) async fn an_outage_of_the_engine_loses_no_task(backend: Backend) {
+    let mut replicas = Replicas::with_heartbeats_apart(backend, Setup::default()).await;
+    let all = replicas.addresses();
+    let (mut sessions, mut tasks) = (Vec::new(), Vec::new());
+    for at in &all {
+        sessions.push(open(*at).await);
+    }
+    for (own, session) in sessions.iter().enumerate() {
+        for _ in 0..4 {
+            tasks.push((own, begin_in_session(session, all[own], "wait", &json!({})).await));
+        }
+    }
+    let ended = begin_in_session(&sessions[0], all[0], "echo", &json!({ "value": 7 })).await;
+    for (session, at) in sessions.iter().zip(&all) {
+        is_known(session, *at, &ended, "completed").await;
+        for (_, task) in &tasks {
+            is_known(session, *at, task, "working").await;
+        }
+    }
+    // Each is asked about at the other nodes.
+    let all_work = async |tasks: &[(usize, Value)]| {
+        for (own, task) in tasks {
+            for at in (0..3).filter(|at| at != own) {
+                let answer = sessions[at].ask(all[at], 3, "tasks/get", task.clone()).await;
+                assert_eq!(answer["result"]["status"], "working", "{answer}");
+            }
+        }
+    };
+    replicas.engine.as_mut().unwrap().end();
+    let away = Instant::now();
+    let (_, cancelled) = tasks.remove(0);
+    let answer = sessions[1].ask(all[1], 4, "tasks/cancel", cancelled.clone()).await;
+    assert_eq!(answer["result"]["status"], "cancelled", "{answer}");
+    for at in [1, 2, 0] {
+        let answer = sessions[at].ask(all[at], 5, "tasks/get", cancelled.clone()).await;
+        assert_eq!(answer["result"]["status"], "cancelled", "{answer}");
+        let answer = sessions[at].ask(all[at], 6, "tasks/result", ended.clone()).await;
+        assert_eq!(answer["result"]["structuredContent"]["value"], 7, "{answer}");
+    }
+    while away.elapsed() < ENTRY_LIVES {
+        all_work(&tasks).await;
+    }
+    replicas.engine.as_mut().unwrap().start_again();
+    let back = Instant::now();
+    while back.elapsed() < 2 * BEAT {
+        all_work(&tasks).await;
+    }
+    for (own, task) in &tasks {
+        let answer = sessions[2].ask(all[2], 8, "tasks/cancel", task.clone()).await;
+        assert_eq!(answer["result"]["status"], "cancelled", "of node {own}: {answer}");
     }
 }

@@ -22,6 +22,11 @@ pub(crate) const TIME_TO_LIVE: Duration = Duration::from_secs(10);
 /// How long a node counts as living after its entry is gone from an engine. One that forgot its entries, because it started
 /// again, has them back after a heartbeat. A node that has left refuses connections, and is gone at once.
 const LINGER: Duration = Duration::from_secs(6);
+/// The same after the engine was away, in which time the entries of living nodes end: from its return, the lifetime of an entry and the
+/// interval of heartbeats.
+const SETTLES: Duration = Duration::from_secs(13);
+/// How long the address of a node is remembered that is no member any more: as long as a task is kept.
+const REMEMBERED: Duration = Duration::from_secs(24 * 3600);
 /// The least time between two readings for nodes that are not known.
 const BETWEEN_READINGS: Duration = Duration::from_millis(200);
 
@@ -54,18 +59,22 @@ struct Shared {
 #[derive(Default)]
 struct View {
     members: HashMap<NodeName, Seen>,
+    /// Those that do not count as living any more, and until when they are remembered.
+    former: HashMap<NodeName, Seen>,
     /// The last reading failed, so nodes may be missing, and dead ones may be left.
     is_away: bool,
     /// At the last reading the engine refused heartbeats. It may refuse those of others too, so the end of an entry says nothing. A
     /// node that refuses connections is dead all the same: a process keeps its address.
     is_refused: bool,
     read_at: Option<Instant>,
+    /// Since when each reading has succeeded.
+    steady_since: Option<Instant>,
 }
 
-/// A member, and when its entry was last read.
+/// A member, and until when it counts as one without an entry.
 struct Seen {
     member: Member,
-    at: Instant,
+    until: Instant,
 }
 
 /// Where a node is.
@@ -87,6 +96,29 @@ struct Entry {
     /// Without it the entry is that of a list, which is the operator's own.
     #[serde(default)]
     signature: Option<String>,
+}
+
+impl View {
+    /// Takes the members of a reading. Those without an entry stay for this time at least; a list is what its operator wrote.
+    fn replace(&mut self, found: Vec<Member>, now: Instant, lingers: Duration, is_list: bool) {
+        self.former.retain(|_, seen| now < seen.until);
+        for seen in self.members.values_mut() {
+            seen.until = seen.until.max(now + lingers);
+        }
+        let gone: Vec<NodeName> = {
+            let is_gone = |seen: &Seen| is_list || now >= seen.until;
+            self.members.iter().filter(|(_, seen)| is_gone(seen)).map(|(name, _)| name.clone()).collect()
+        };
+        for name in gone {
+            if let Some(seen) = self.members.remove(&name).filter(|_| !is_list) {
+                self.former.insert(name, Seen { until: now + REMEMBERED, ..seen });
+            }
+        }
+        for member in found {
+            self.former.remove(&member.name);
+            self.members.insert(member.name.clone(), Seen { member, until: now + LINGER });
+        }
+    }
 }
 
 impl Membership {
@@ -125,20 +157,26 @@ impl Membership {
         let read = self.0.engine.members().await;
         let mut view = self.0.view.write().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
-        view.read_at = Some(now);
+        let read_before = view.read_at.replace(now);
         match read {
             Ok(entries) => {
+                let found = entries.iter().filter_map(|(name, entry)| self.member(name, entry)).collect();
                 let is_refused = self.0.is_refused.load(Ordering::Relaxed);
+                // Between readings that far apart it may have been away, too.
+                let is_back = view.is_away || read_before.is_none_or(|at| now.duration_since(at) >= LINGER);
                 (view.is_away, view.is_refused) = (false, is_refused);
-                view.members.retain(|_, seen| {
-                    if is_refused {
-                        // When the engine takes heartbeats again, those of the others may come later than the one of this node.
-                        seen.at = now;
-                    }
-                    !self.0.engine.is_list() && now.duration_since(seen.at) < LINGER
-                });
-                let found = entries.iter().filter_map(|(name, entry)| self.member(name, entry));
-                view.members.extend(found.map(|member| (member.name.clone(), Seen { member, at: now })));
+                if is_back || is_refused {
+                    view.steady_since = Some(now);
+                }
+                let lingers = if is_back {
+                    SETTLES
+                } else if is_refused {
+                    // When the engine takes heartbeats again, those of the others may come later than the one of this node.
+                    LINGER
+                } else {
+                    Duration::ZERO
+                };
+                view.replace(found, now, lingers, self.0.engine.is_list());
                 Ok(())
             }
             Err(error) => {
@@ -202,6 +240,17 @@ impl Membership {
             None if self.view(|view| view.is_away || view.is_refused) => Located::Unknown,
             None => Located::Gone,
         }
+    }
+
+    /// Where a node was that is no member any more.
+    pub(crate) fn former(&self, name: &NodeName) -> Option<Member> {
+        self.view(|view| view.former.get(name).map(|seen| seen.member.clone()))
+    }
+
+    /// Whether each living node has had the time to write its entry since the engine can be read.
+    pub(crate) fn is_settled(&self) -> bool {
+        let since = self.view(|view| view.steady_since.filter(|_| !view.is_away));
+        self.0.engine.is_list() || since.is_some_and(|since| since.elapsed() >= SETTLES)
     }
 
     /// Reads the members after this call began.
@@ -312,11 +361,16 @@ pub(crate) mod tests {
         is_full: AtomicBool,
         /// How many heartbeats it does not answer.
         away: AtomicU32,
+        /// It does not answer a reading.
+        is_away: AtomicBool,
     }
 
     impl Engine for Counted {
         fn members(&self) -> Answer<'_, Vec<(String, String)>> {
             self.readings.fetch_add(1, Ordering::Relaxed);
+            if self.is_away.load(Ordering::Relaxed) {
+                return Box::pin(async { Err(EngineError::Away("connection refused".to_owned())) });
+            }
             Box::pin(async { Ok(self.entries.lock().unwrap().clone()) })
         }
 
@@ -371,6 +425,7 @@ pub(crate) mod tests {
             readings: AtomicU32::new(0),
             is_full: AtomicBool::new(false),
             away: AtomicU32::new(0),
+            is_away: AtomicBool::new(false),
         });
         (Membership::new(Arc::clone(&engine) as _, secret.clone()), engine)
     }
@@ -489,5 +544,49 @@ pub(crate) mod tests {
         tokio::time::advance(BEAT).await;
         beat_and_read(&membership, &secret).await;
         assert_eq!(membership.locate(&"n1".parse().unwrap()).await, Located::Gone);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn members_have_time_to_write_their_entries_again_after_an_outage() {
+        let secret = Secret::of_loopback();
+        let n1 = entry("n1", "http://127.0.0.1:1/", &secret);
+        let (membership, engine) = membership(vec![("n1".to_owned(), n1.clone())], &secret);
+        let name = "n1".parse().unwrap();
+        beat_and_read(&membership, &secret).await;
+        // Its entry ends meanwhile, and it cannot write it again.
+        engine.entries.lock().unwrap().clear();
+        engine.is_away.store(true, Ordering::Relaxed);
+        for _ in 0..5 {
+            tokio::time::advance(BEAT).await;
+            membership.read().await.unwrap_err();
+        }
+        engine.is_away.store(false, Ordering::Relaxed);
+        membership.read().await.unwrap();
+        let back = Instant::now();
+        while back.elapsed() < SETTLES {
+            assert!(matches!(membership.locate(&name).await, Located::At(_)), "{:?}", back.elapsed());
+            assert!(!membership.is_settled());
+            tokio::time::advance(BETWEEN_READINGS).await;
+            membership.read().await.unwrap();
+        }
+        assert_eq!(membership.locate_again(&name).await, Located::Gone);
+        assert!(membership.is_settled());
+        assert!(membership.former(&name).is_some(), "it can be asked where it was");
+        engine.entries.lock().unwrap().push(("n1".to_owned(), n1));
+        tokio::time::advance(BETWEEN_READINGS).await;
+        assert!(matches!(membership.locate_again(&name).await, Located::At(_)));
+        assert_eq!(membership.former(&name), None);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_suspended_process_gives_others_time_to_write_their_entries_too() {
+        let secret = Secret::of_loopback();
+        let n1 = entry("n1", "http://127.0.0.1:1/", &secret);
+        let (membership, engine) = membership(vec![("n1".to_owned(), n1)], &secret);
+        beat_and_read(&membership, &secret).await;
+        engine.entries.lock().unwrap().clear();
+        tokio::time::advance(REMEMBERED).await;
+        assert!(matches!(membership.locate_again(&"n1".parse().unwrap()).await, Located::At(_)));
+        assert!(!membership.is_settled());
     }
 }

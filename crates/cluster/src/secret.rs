@@ -44,6 +44,8 @@ pub(crate) enum Purpose {
     Hop,
     /// A cancel for a request of a server without sessions.
     Shared,
+    /// The list of a principal's tasks.
+    Tasks,
 }
 
 impl Purpose {
@@ -54,6 +56,7 @@ impl Purpose {
             Self::Member => b"member",
             Self::Hop => b"hop",
             Self::Shared => b"shared",
+            Self::Tasks => b"tasks",
         }
     }
 }

@@ -3,8 +3,9 @@
 //! A task has a record of its begin and one of its end in the engine. Its own node forgets both with the task. Another node that finds
 //! no end asks the task's node. If that is not a member any more, it records the task as lost. If it lives all the same, because it
 //! was suspended or could not reach the engine, it stops the work and gives the recorded end too. A list of nodes keeps no
-//! records.
+//! records. The ids of a principal's tasks are in a list of the engine, so that `tasks/list` has those of dead nodes too.
 
+use std::collections::HashSet;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ use crate::engine::EngineError;
 use crate::hop::TaskMessage;
 use crate::keys::CancelBus;
 use crate::membership::{Located, Member};
-use crate::names::{SignedName, task_records};
+use crate::names::{Incarnation, NodeName, SignedName, task_records};
 use crate::process::{Process, Told, lock};
 use crate::secret::Purpose;
 
@@ -28,6 +29,10 @@ use crate::secret::Purpose;
 const MAX_RECORD: usize = 512 * 1024;
 /// The most records that are written at a time.
 const WRITERS: usize = 16;
+/// When enough recorded tasks are listed: a page of `tasks/list`, and one more.
+const LISTED: usize = 101;
+/// The most records that are read at a time for a list.
+const READERS: usize = 16;
 /// The time between two attempts while the engine is away. They end with the time of the task.
 const RETRY: Duration = Duration::from_millis(500);
 
@@ -59,10 +64,10 @@ impl TaskStore for TaskRecords {
     }
 
     fn forget(&self, id: &str) -> BoxFuture<'static, ()> {
-        let (cluster, names) = (self.records(), task_records(id));
+        let (cluster, id) = (self.records(), id.to_owned());
         Box::pin(async move {
             let Some(cluster) = cluster else { return };
-            if let Err(error) = cluster.engine.forget(&names).await {
+            if let Err(error) = forget(&cluster, &id).await {
                 tracing::debug!(error = %LogText::text(&error), "the records of a task stay until its time is over");
             }
         })
@@ -78,7 +83,7 @@ impl TaskStore for TaskRecords {
         let named = self.of_another(id);
         Box::pin(async move {
             match named {
-                Some((cluster, named)) => find(cluster, &named).await,
+                Some((cluster, named)) => find(cluster, &named, Hearing::Ask).await,
                 None => Ok(None),
             }
         })
@@ -89,22 +94,10 @@ impl TaskStore for TaskRecords {
         principal: &Principal,
         after: Option<TaskPosition>,
     ) -> BoxFuture<'static, Vec<ListedTask>> {
-        let (cluster, message) = (self.cluster.upgrade(), TaskMessage::List(principal.0.to_string(), after));
+        let (cluster, principal) = (self.cluster.upgrade(), principal.clone());
         Box::pin(async move {
             let Some(cluster) = cluster else { return Vec::new() };
-            cluster.membership.refresh_if_old().await;
-            let members = cluster.membership.members().into_iter();
-            let others = members.filter(|member| Some(&member.name) != cluster.node.as_ref());
-            let asked = others.map(|member| {
-                let (cluster, message) = (&cluster, &message);
-                async move {
-                    match cluster.ask_about_tasks::<Vec<ListedTask>>(&member, message).await {
-                        Told::Answer(listed) => listed,
-                        Told::Dead | Told::Silent => Vec::new(),
-                    }
-                }
-            });
-            join_all(asked).await.into_iter().flatten().collect()
+            list(&cluster, &principal, after).await
         })
     }
 
@@ -145,6 +138,8 @@ async fn write(cluster: &Process, mut record: TaskRecord) -> Option<TaskRecord> 
     let names = task_records(record.id());
     let [ended, begun] = &names;
     let name = if record.has_ended() { ended } else { begun };
+    // In the list first: what `tasks/get` finds is there.
+    let list = record.listed_for().filter(|_| !record.has_ended()).map(|of| list_of(cluster, &of));
     let mut text = text_of(&record);
     if text.len() > MAX_RECORD {
         record = record.without_result();
@@ -153,18 +148,142 @@ async fn write(cluster: &Process, mut record: TaskRecord) -> Option<TaskRecord> 
     loop {
         // Its time is over: nobody asks about it.
         let keep = record.time_left()?;
-        match cluster.engine.keep(name, &text, keep).await {
+        let enlisted = match &list {
+            Some(list) => cluster.engine.enlist(list, record.id(), keep).await,
+            None => Ok(()),
+        };
+        let kept = match enlisted {
+            Ok(()) => cluster.engine.keep(name, &text, keep).await,
+            Err(error) => Err(error),
+        };
+        match kept {
             Ok(other) => return serde_json::from_str(&other?).ok(),
             Err(EngineError::Away(_)) => sleep(RETRY).await,
             Err(error) => {
                 tracing::warn!(error = %LogText::text(&error), "a task was not recorded: only its node knows it");
                 // The begin alone would say later that it failed with its node. If it stays, the engine is away.
                 let _ = cluster.engine.forget(&names).await;
+                if let Some(list) = &list {
+                    let _ = cluster.engine.strike(list, record.id()).await;
+                }
                 return None;
             }
         }
     }
 }
+
+/// Removes the records of a task of this process.
+async fn forget(cluster: &Process, id: &str) -> Result<(), EngineError> {
+    let names = task_records(id);
+    let [_, begun] = &names;
+    let found = cluster.engine.look(std::slice::from_ref(begun)).await?;
+    cluster.engine.forget(&names).await?;
+    let begun = found.first().and_then(|text| read(text.as_deref()?));
+    match begun.and_then(|begun| begun.listed_for()) {
+        Some(principal) => cluster.engine.strike(&list_of(cluster, &principal), id).await,
+        None => Ok(()),
+    }
+}
+
+fn read(text: &str) -> Option<TaskRecord> {
+    serde_json::from_str(text).ok()
+}
+
+/// The name of the list of a principal's tasks, which nobody learns from it.
+fn list_of(cluster: &Process, principal: &Principal) -> String {
+    cluster.secret.sign(Purpose::Tasks, &[principal.0.as_bytes()]).to_string()
+}
+
+/// A node in one of its lives.
+type Life = (NodeName, Incarnation);
+
+/// The tasks of a principal after that place: of the nodes that answer, and the recorded ones of those that do not.
+async fn list(cluster: &Arc<Process>, principal: &Principal, after: Option<TaskPosition>) -> Vec<ListedTask> {
+    cluster.membership.refresh_if_old().await;
+    let message = TaskMessage::List(principal.0.to_string(), after.clone());
+    let members = cluster.membership.members().into_iter();
+    let others = members.filter(|member| Some(&member.name) != cluster.node.as_ref());
+    let asked = others.map(|member| {
+        let message = &message;
+        async move {
+            let told = cluster.ask_about_tasks::<Vec<ListedTask>>(&member, message).await;
+            (member.incarnation.map(|life| (member.name, life)), told)
+        }
+    });
+    let (mut listed, mut answered, mut silent) = (Vec::new(), HashSet::new(), HashSet::new());
+    for (life, told) in join_all(asked).await {
+        match told {
+            Told::Answer(tasks) => {
+                listed.extend(tasks);
+                answered.extend(life);
+            }
+            Told::Silent => silent.extend(life),
+            Told::Dead => {}
+        }
+    }
+    if !cluster.membership.is_current() {
+        return listed;
+    }
+    match list_recorded(cluster, principal, after.as_ref(), &answered, &silent).await {
+        Ok(recorded) => listed.extend(recorded),
+        Err(error) => {
+            tracing::debug!(error = %LogText::text(&error), "the tasks of dead nodes cannot be listed");
+        }
+    }
+    listed
+}
+
+/// The tasks of nodes that have not answered, as [`find`] reports them.
+async fn list_recorded(
+    cluster: &Arc<Process>,
+    principal: &Principal,
+    after: Option<&TaskPosition>,
+    answered: &HashSet<Life>,
+    silent: &HashSet<Life>,
+) -> Result<Vec<ListedTask>, EngineError> {
+    let life = |task: &SignedName| (task.node.clone(), task.incarnation);
+    let ids = cluster.engine.enlisted(&list_of(cluster, principal)).await?;
+    let tasks: Vec<SignedName> = ids
+        .iter()
+        .filter_map(|id| SignedName::parse(Purpose::Key, &cluster.secret, id))
+        .filter(|task| task.incarnation != cluster.incarnation && !answered.contains(&life(task)))
+        .collect();
+    let names: Vec<Arc<str>> = tasks
+        .iter()
+        .map(|task| {
+            let [_, begun] = task_records(task.text());
+            begun
+        })
+        .collect();
+    let begun = cluster.engine.look(&names).await?;
+    let mut found: Vec<(TaskPosition, SignedName)> = tasks
+        .into_iter()
+        .zip(begun)
+        .filter_map(|(task, text)| {
+            let begun = read(&text?).filter(|begun| begun.listed_for().as_ref() == Some(principal))?;
+            Some((begun.position(), task)).filter(|(at, _)| after.is_none_or(|after| at > after))
+        })
+        .collect();
+    found.sort_by(|(one, _), (other, _)| one.cmp(other));
+    let mut listed = Vec::new();
+    for some in found.chunks(READERS) {
+        if listed.len() >= LISTED {
+            break;
+        }
+        let reading = some.iter().map(|(_, task)| {
+            let hearing = if silent.contains(&life(task)) { Hearing::Silent } else { Hearing::Ask };
+            find(Arc::clone(cluster), task, hearing)
+        });
+        for record in join_all(reading).await {
+            let record = record.ok().flatten().filter(|record| record.time_left().is_some());
+            listed.extend(record.and_then(TaskRecord::listed));
+        }
+    }
+    Ok(listed)
+}
+
+const NO_ANSWER: &str = "the node of the task does not answer now";
+const NOT_KNOWN: &str = "whether the node of the task lives is not known now";
 
 /// What the node of a task says.
 enum Asked {
@@ -174,6 +293,14 @@ enum Asked {
     Gone,
     /// Whether it lives is not known, for this reason.
     Silent(&'static str),
+}
+
+/// Whether the node of a task is asked about it.
+#[derive(Clone, Copy)]
+enum Hearing {
+    Ask,
+    /// It was asked just now, and does not answer.
+    Silent,
 }
 
 /// Asks the node of a task about it, or to cancel it.
@@ -201,31 +328,62 @@ async fn ask(cluster: &Process, task: &SignedName, cancel: bool) -> Asked {
                     Told::Silent => asked = Some(member.url),
                 }
             }
-            Located::At(_) | Located::Gone if is_fresh => return Asked::Gone,
+            // Another life has its name.
+            Located::At(_) if is_fresh => return Asked::Gone,
+            Located::Gone if is_fresh => {
+                let former = cluster.membership.former(&task.node);
+                return ask_former(cluster, former.filter(is_its_life), &message).await;
+            }
             Located::At(_) | Located::Gone | Located::Unknown => {}
         }
     }
-    Asked::Silent(match asked {
-        Some(_) => "the node of the task does not answer now",
-        None => "whether the node of the task lives is not known now",
-    })
+    Asked::Silent(if asked.is_some() { NO_ANSWER } else { NOT_KNOWN })
+}
+
+/// Asks a node that is no member any more, where it was. It may live without its engine, or write its entry again soon.
+async fn ask_former(cluster: &Process, former: Option<Member>, message: &TaskMessage) -> Asked {
+    let Some(former) = former else {
+        return if cluster.membership.is_settled() { Asked::Gone } else { Asked::Silent(NOT_KNOWN) };
+    };
+    match cluster.ask_about_tasks(&former, message).await {
+        Told::Answer(Some(record)) => Asked::Told(Some(record)),
+        // It may be its next life, whose entry is not read yet.
+        Told::Answer(None) => Asked::Silent(NOT_KNOWN),
+        Told::Dead | Told::Silent => Asked::Gone,
+    }
 }
 
 /// What is known of a task of another node. If that node is dead, a task that had not ended is recorded as lost, so that every node
 /// says the same.
-async fn find(cluster: Arc<Process>, key: &SignedName) -> Result<Option<TaskRecord>, String> {
+async fn find(
+    cluster: Arc<Process>,
+    key: &SignedName,
+    hearing: Hearing,
+) -> Result<Option<TaskRecord>, String> {
+    let hear = || async {
+        match hearing {
+            Hearing::Ask => ask(&cluster, key, false).await,
+            Hearing::Silent => Asked::Silent(NO_ANSWER),
+        }
+    };
     let names = task_records(key.text());
     let away = |error: EngineError| format!("the record of the task cannot be read now: {error}");
-    let read = |text: &str| serde_json::from_str::<TaskRecord>(text).ok();
     let keeps_records = !cluster.engine.is_list();
+    // While the engine is away the word of the task's node counts, which may not know that others took it for lost.
+    let is_away = keeps_records && !cluster.membership.is_current();
+    if is_away {
+        if let Asked::Told(record) = hear().await {
+            return Ok(record);
+        }
+    }
     let (ended, begun) = if keeps_records {
         let found = match cluster.engine.look(&names).await {
             Ok(found) => found,
-            // An end that another node recorded may be there.
-            Err(error) => match ask(&cluster, key, false).await {
-                Asked::Told(Some(record)) => return Ok(Some(record.unanswered(away(error)))),
-                Asked::Told(None) | Asked::Gone | Asked::Silent(_) => return Err(away(error)),
-            },
+            Err(error) if is_away => return Err(away(error)),
+            Err(error) => {
+                let Asked::Told(record) = hear().await else { return Err(away(error)) };
+                return Ok(record);
+            }
         };
         let mut records = found.iter().map(|text| read(text.as_deref()?));
         (records.next().flatten(), records.next().flatten())
@@ -236,7 +394,7 @@ async fn find(cluster: Arc<Process>, key: &SignedName) -> Result<Option<TaskReco
         Some(ended) if !ended.lacks_result() => return Ok(Some(ended)),
         ended => ended.is_some(),
     };
-    let begun = match (ask(&cluster, key, false).await, begun) {
+    let begun = match (hear().await, begun) {
         (Asked::Told(Some(record)), _) => return Ok(Some(record)),
         (Asked::Silent(why), Some(begun)) if !has_ended => return Ok(Some(begun.unanswered(why.to_owned()))),
         (Asked::Silent(why), _) if has_ended => return Err(why.to_owned()),

@@ -95,6 +95,21 @@ pub(crate) trait Engine: Send + Sync {
         Box::pin(async { Ok(()) })
     }
 
+    /// Adds an item to a list for this time. A list of nodes keeps nothing.
+    fn enlist<'a>(&'a self, _list: &'a str, _item: &'a str, _keep: Duration) -> Answer<'a, ()> {
+        Box::pin(async { Ok(()) })
+    }
+
+    /// Removes an item from a list.
+    fn strike<'a>(&'a self, _list: &'a str, _item: &'a str) -> Answer<'a, ()> {
+        Box::pin(async { Ok(()) })
+    }
+
+    /// The items of a list, in no order.
+    fn enlisted<'a>(&'a self, _list: &'a str) -> Answer<'a, Vec<String>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+
     /// Writes or renews the entry of a node, unless another one holds the name.
     fn beat<'a>(&'a self, node: &'a str, entry: &'a str, keep: Duration) -> Answer<'a, Beat>;
 

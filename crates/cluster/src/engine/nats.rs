@@ -8,6 +8,7 @@
 //! | the record of a signal that belongs to no node (servers without sessions) | the key `<name>` of the bucket `rescind-shared`, which keeps it for 2 s |
 //! | the doorbell of a signal | the subject `rescind.signal.<name>`; the message is the value |
 //! | the records of tasks | the keys `task.<id>` and `task-ended.<id>` of the bucket `rescind-tasks`, which keeps them for 24 h |
+//! | the ids of a principal's tasks | the keys `task-list.<signature>.<id>` of the same bucket, without a value |
 //! | the entry of a node | the key `<name>` of the bucket `rescind-nodes`, which keeps it for 10 s |
 //! | jobs | the subject `rescind.jobs` of the work queue `rescind-jobs`, read by its consumer `workers` |
 //!
@@ -204,6 +205,23 @@ impl Engine for NatsEngine {
         })
     }
 
+    fn enlist<'a>(&'a self, list: &'a str, item: &'a str, _keep: Duration) -> Answer<'a, ()> {
+        Box::pin(async move {
+            match self.tasks.put(&format!("{}{item}", list_prefix(list)), "", 0).await? {
+                // It is there already.
+                Put::Stored | Put::Conflict => Ok(()),
+            }
+        })
+    }
+
+    fn strike<'a>(&'a self, list: &'a str, item: &'a str) -> Answer<'a, ()> {
+        Box::pin(async move { self.tasks.purge(&format!("{}{item}", list_prefix(list))).await })
+    }
+
+    fn enlisted<'a>(&'a self, list: &'a str) -> Answer<'a, Vec<String>> {
+        Box::pin(async move { self.tasks.names(&list_prefix(list)).await })
+    }
+
     fn beat<'a>(&'a self, node: &'a str, entry: &'a str, keep: Duration) -> Answer<'a, Beat> {
         Box::pin(async move {
             self.nodes.check_keep(keep)?;
@@ -245,7 +263,7 @@ impl Engine for NatsEngine {
                 let record = self.nodes.read(&name).await?;
                 Ok(record.and_then(|record| record.value).map(|entry| (name, entry)))
             };
-            let names = self.nodes.names().await?;
+            let names = self.nodes.names("").await?;
             let members = futures::iter(names).map(read).buffered(READS);
             members.try_filter_map(async |member| Ok(member)).try_collect().await
         })
@@ -336,6 +354,11 @@ struct Open {
 /// What comes before the name of a signal in the subject of its doorbell.
 fn doorbell_prefix(prefix: &str) -> String {
     format!("{prefix}.signal.")
+}
+
+/// What comes before an item in the key of its place in a list.
+fn list_prefix(list: &str) -> String {
+    format!("task-list.{list}.")
 }
 
 fn jobs_subject(prefix: &str) -> String {

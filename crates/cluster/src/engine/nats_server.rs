@@ -289,6 +289,14 @@ impl Bucket {
         self.server.put(self.subject(key)?, headers, Bytes::new()).await
     }
 
+    /// Removes the key without a trace: a deleted one stays in [`names`](Self::names).
+    pub(super) async fn purge(&self, key: &str) -> Result<(), EngineError> {
+        self.server.check_connected()?;
+        let purging = self.stream.purge().filter(self.subject(key)?);
+        let purged = self.server.limited(purging).await?;
+        purged.map(drop).map_err(|error| self.server.away(error))
+    }
+
     pub(super) async fn read(&self, key: &str) -> Result<Option<Record>, EngineError> {
         self.server.check_connected()?;
         let subject = self.subject(key)?;
@@ -314,10 +322,10 @@ impl Bucket {
         Ok(Some(Record { value, revision: message.sequence }))
     }
 
-    /// The keys, also those that were deleted.
-    pub(super) async fn names(&self) -> Result<Vec<String>, EngineError> {
+    /// What follows this in the keys that begin with it, also in those that were deleted.
+    pub(super) async fn names(&self, under: &str) -> Result<Vec<String>, EngineError> {
         self.server.check_connected()?;
-        let prefix = format!("$KV.{}.", self.name);
+        let prefix = format!("$KV.{}.{under}", self.name);
         let listing = async {
             let subjects = self.stream.info_with_subjects(format!("{prefix}>")).await;
             let subjects = subjects.map_err(|error| self.server.away(error))?;

@@ -6,6 +6,7 @@
 //! |---|---|
 //! | the record of a signal | the key `rescind:signal:<name>`, with a time to live |
 //! | the doorbell of a signal | the channel `rescind:signal:<name>`; the message is the value |
+//! | the ids of a principal's tasks | the sorted set `rescind:tasks:<signature>`, by the ends of their times |
 //! | the entry of a node | the key `rescind:node:<name>`, with a time to live |
 //! | the names of nodes | the set `rescind:nodes` |
 //! | jobs | the list `rescind:jobs`: added on the left, taken on the right |
@@ -61,6 +62,14 @@ return false";
 const KEEP: &str = "local held = redis.call('GET', KEYS[1])
 if not held then redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2]) end
 return held";
+
+/// Adds an item until the end of its time, and removes those whose time is over.
+const ENLIST: &str = "local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
+redis.call('ZADD', KEYS[1], now + ARGV[2], ARGV[1])
+if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
+return false";
 
 /// Removes the entry of a node if it is this one.
 const LEAVE: &str = "if redis.call('GET', KEYS[1]) ~= ARGV[1] then return 0 end
@@ -121,6 +130,10 @@ impl RedisEngine {
 
     fn node_key(&self, name: &str) -> String {
         format!("{}:node:{name}", self.prefix)
+    }
+
+    fn tasks_key(&self, list: &str) -> String {
+        format!("{}:tasks:{list}", self.prefix)
     }
 
     fn nodes_key(&self) -> String {
@@ -202,6 +215,38 @@ impl Engine for RedisEngine {
                 forget.arg(self.signal_key(name));
             }
             self.run(forget.ignore()).await
+        })
+    }
+
+    fn enlist<'a>(&'a self, list: &'a str, item: &'a str, keep: Duration) -> Answer<'a, ()> {
+        Box::pin(async move {
+            let mut enlist = redis::pipe();
+            enlist
+                .cmd("EVAL")
+                .arg(ENLIST)
+                .arg(1)
+                .arg(self.tasks_key(list))
+                .arg(item)
+                .arg(milliseconds(keep))
+                .ignore();
+            self.run(&enlist).await
+        })
+    }
+
+    fn strike<'a>(&'a self, list: &'a str, item: &'a str) -> Answer<'a, ()> {
+        Box::pin(async move {
+            let mut strike = redis::pipe();
+            strike.cmd("ZREM").arg(self.tasks_key(list)).arg(item).ignore();
+            self.run(&strike).await
+        })
+    }
+
+    fn enlisted<'a>(&'a self, list: &'a str) -> Answer<'a, Vec<String>> {
+        Box::pin(async move {
+            let mut enlisted = redis::pipe();
+            enlisted.cmd("ZRANGE").arg(self.tasks_key(list)).arg(0).arg(-1);
+            let (items,): (Vec<String>,) = self.run(&enlisted).await?;
+            Ok(items)
         })
     }
 

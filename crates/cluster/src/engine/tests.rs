@@ -196,6 +196,35 @@ async fn a_kept_value_rings_for_nobody_and_is_removed_when_it_is_forgotten(serve
     assert_eq!(watcher.rung().await.0, "last");
 }
 
+async fn a_list_has_its_items_until_they_are_struck(server: Server) {
+    let (node, other) = (Node::connect(&server, LONG).await, Node::connect(&server, LONG).await);
+    let list = async |list| {
+        let mut items = other.engine.enlisted(list).await.unwrap();
+        items.sort();
+        items
+    };
+    assert_eq!(list("one").await, [""; 0]);
+    for item in ["n1.7.a.x", "n1.7.b.x", "n1.7.a.x"] {
+        node.engine.enlist("one", item, LONG).await.unwrap();
+    }
+    node.engine.enlist("two", "n1.7.c.x", LONG).await.unwrap();
+    assert_eq!(list("one").await, ["n1.7.a.x", "n1.7.b.x"]);
+    assert_eq!(list("two").await, ["n1.7.c.x"]);
+    for _ in 0..2 {
+        node.engine.strike("one", "n1.7.a.x").await.unwrap();
+        assert_eq!(list("one").await, ["n1.7.b.x"], "nothing is left of it");
+    }
+    node.engine.enlist("one", "n1.7.a.x", LONG).await.unwrap();
+    assert_eq!(list("one").await, ["n1.7.a.x", "n1.7.b.x"]);
+}
+
+async fn an_item_of_a_list_ends_after_its_time(server: Server) {
+    let node = Node::connect(&server, SHORT).await;
+    node.engine.enlist("one", "n1.7.a.x", SHORT).await.unwrap();
+    until(|| node.engine.enlisted("one"), |items| items.as_ref().is_ok_and(Vec::is_empty)).await;
+    node.engine.enlist("one", "n1.7.b.x", SHORT).await.unwrap();
+}
+
 async fn no_interleaving_of_signal_and_watch_loses_it(server: Server) {
     let (mut watcher, other) = (Node::connect(&server, LONG).await, Node::connect(&server, LONG).await);
     for number in 0..1000 {
@@ -351,6 +380,8 @@ suite! {
     a_signal_ends_after_its_time (Usual),
     a_signal_of_no_node_is_kept_shorter_than_others (Usual),
     a_kept_value_rings_for_nobody_and_is_removed_when_it_is_forgotten (Usual),
+    a_list_has_its_items_until_they_are_struck (Usual),
+    an_item_of_a_list_ends_after_its_time (Usual),
     no_interleaving_of_signal_and_watch_loses_it (Usual),
     of_ten_thousand_signals_none_is_lost (Usual),
     a_restart_of_the_server_is_reported_and_subscriptions_work_again (Usual),

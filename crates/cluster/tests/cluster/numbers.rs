@@ -4,10 +4,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// The file, the constant, its value, words of its row in `numbers.txt`, and the value in the form of that row.
-const NUMBERS: [[&str; 5]; 40] = [
+const NUMBERS: [[&str; 5]; 44] = [
     ["membership.rs", "BEAT", "Duration::from_secs(3)", "heartbeat of a node", "every 3 s"],
     ["membership.rs", "TIME_TO_LIVE", "Duration::from_secs(10)", "after its last heartbeat", "10 s"],
     ["membership.rs", "LINGER", "Duration::from_secs(6)", "entry is gone from the engine", "6 s"],
+    ["membership.rs", "SETTLES", "Duration::from_secs(13)", "entry is gone from the engine", "13 s"],
+    ["membership.rs", "REMEMBERED", "Duration::from_secs(24 * 3600)", "where a node was", "24 h"],
     ["membership.rs", "BETWEEN_READINGS", "Duration::from_millis(200)", "nodes that are not known", "200 ms"],
     ["keys.rs", "KEEP", "Duration::from_secs(3600)", "record of a cancel, and", "1 h"],
     ["keys.rs", "RECORD_LIMIT", "Duration::from_secs(60)", "while the engine is away: tried for", "60 s"],
@@ -61,6 +63,8 @@ const NUMBERS: [[&str; 5]; 40] = [
     ["process.rs", "MAX_TOLD", "48 << 20", "what a node says of its tasks", "at most 48 MiB"],
     ["task_records.rs", "MAX_RECORD", "512 * 1024", "longest record of a task", "512 KiB"],
     ["task_records.rs", "WRITERS", "16", "recording a task", "16 at a time"],
+    ["task_records.rs", "LISTED", "101", "of dead nodes in a page", "101"],
+    ["task_records.rs", "READERS", "16", "records of tasks that are read", "16"],
     ["task_records.rs", "RETRY", "Duration::from_millis(500)", "recording a task", "every 500 ms"],
     ["names.rs", "MAX_NAME_BYTES", "32", "characters of the name", "32"],
 ];

@@ -296,7 +296,7 @@ impl Task {
             connection: 0,
             client: None,
             reader: AtomicU64::new(ExchangeId::NONE.0),
-            created: time(record.created),
+            created: time(record.created) + Duration::from_nanos(record.created_nanos.into()),
             ttl: Duration::from_millis(record.ttl_ms),
             answers: Answers::default(),
             poll_interval: Duration::from_millis(record.poll_interval_ms),
@@ -419,6 +419,8 @@ impl Task {
             asked_by_client: self.form == TaskForm::AskedByClient,
             principal: self.principal.as_ref().map(|principal| principal.0.to_string()),
             created: since_1970(self.created),
+            created_nanos: self.created.duration_since(UNIX_EPOCH).unwrap_or_default().subsec_nanos()
+                % 1_000_000,
             updated: since_1970(updated),
             ttl_ms: millis(self.ttl),
             poll_interval_ms: millis(self.poll_interval),

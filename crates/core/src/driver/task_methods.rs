@@ -1,13 +1,15 @@
 //! How a request becomes a task, and the methods with which clients ask about tasks.
 
+use std::future::poll_fn;
 use std::sync::{Arc, Weak};
+use std::task::Poll;
 use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use tokio::sync::Notify;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::cause::{Cause, CauseKind};
 use crate::dialect::tasks as form;
@@ -25,7 +27,7 @@ use crate::machine::NoTask;
 use crate::message::{ErrorCode, ErrorObject};
 
 /// The times between two looks at the record of a task that another process does: the first, and the longest of who waits for its
-/// result.
+/// result or listens to its changes.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
 /// How long the answer to a cancel waits for the end of a task that another process does.
@@ -382,8 +384,60 @@ async fn cancel_elsewhere(
     }
 }
 
+/// A task of another process to whose changes a client listens.
+struct Elsewhere {
+    id: String,
+    /// `None`: it is forgotten, or its end is reported.
+    task: Option<Arc<Task>>,
+    /// Its last state that was reported.
+    reported: Option<Box<RawValue>>,
+}
+
+impl Elsewhere {
+    /// Reports its state if that has changed.
+    async fn report(&mut self, ctx: &CallContext) -> Result<(), HandlerError> {
+        let Some(task) = &self.task else { return Ok(()) };
+        let status = task.written(TaskForm::status).ok_or_else(ErrorObject::internal)?;
+        let is_over = task.is_over();
+        if self.reported.as_ref().is_none_or(|reported| reported.get() != status.get()) {
+            ctx.notify(form::CHANGED, &form::of_subscription(ctx.request_id(), &status)).await?;
+            self.reported = Some(status);
+        }
+        if is_over {
+            self.task = None;
+        }
+        Ok(())
+    }
+}
+
+/// Looks for tasks at the same time.
+async fn look_up_all(
+    ctx: &CallContext,
+    form: TaskForm,
+    ids: impl Iterator<Item = &str>,
+) -> Vec<Result<Option<Arc<Task>>, ErrorObject>> {
+    let mut found = Vec::new();
+    let mut looking: Vec<_> = ids
+        .enumerate()
+        .map(|(at, id)| Box::pin(async move { (at, look_up(ctx, form, id, false).await) }))
+        .collect();
+    poll_fn(|context| {
+        looking.retain_mut(|look| match look.as_mut().poll(context) {
+            Poll::Ready(one) => {
+                found.push(one);
+                false
+            }
+            Poll::Pending => true,
+        });
+        if looking.is_empty() { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    found.sort_by_key(|(at, _)| *at);
+    found.into_iter().map(|(_, found)| found).collect()
+}
+
 /// Reports each change of the tasks that are named on the stream of this request, until all have ended ("Task Status
-/// Notifications" of the extension). Tasks that are not done here are not in the acknowledgement.
+/// Notifications" of the extension). Those of other processes are asked about again and again.
 async fn listen(ctx: &CallContext, params: &RawValue) -> Result<Box<RawValue>, HandlerError> {
     let form = task_form(ctx)?;
     let Some(ids) = form::listened(params)? else {
@@ -394,15 +448,23 @@ async fn listen(ctx: &CallContext, params: &RawValue) -> Result<Box<RawValue>, H
     form.check_declared(Some(params))?;
     let (wake, subscription) = (Arc::new(Notify::new()), ctx.request_id());
     // Each with the number of changes that are reported, until its end is. A task that its table forgets is not kept here.
-    let mut listened = Vec::new();
+    let (mut listened, mut others) = (Vec::new(), Vec::new());
     for id in ids {
         if let Some(task) = known_here(ctx, form, &id) {
             task.notify_changes(&wake);
             listened.push((Arc::clone(&task.id), Arc::downgrade(&task), Some(0)));
+        } else {
+            others.push(id);
         }
     }
-    let agreed: Vec<&str> = listened.iter().map(|(id, ..)| &**id).collect();
+    let found = ctx.run_until_cancelled(look_up_all(ctx, form, others.iter().map(String::as_str))).await?;
+    let found = others.into_iter().zip(found).filter_map(|(id, found)| Some((id, found.ok()??)));
+    let mut elsewhere: Vec<Elsewhere> =
+        found.map(|(id, task)| Elsewhere { id, task: Some(task), reported: None }).collect();
+    let agreed: Vec<&str> =
+        listened.iter().map(|(id, ..)| &**id).chain(elsewhere.iter().map(|other| &*other.id)).collect();
     ctx.notify(form::ACKNOWLEDGED, &form::acknowledged(subscription, &agreed)).await?;
+    let (mut wait, mut due) = (LOOK_AGAIN, Instant::now() + LOOK_AGAIN);
     loop {
         for (_, task, reported) in &mut listened {
             let Some(task) = task.upgrade() else {
@@ -421,13 +483,40 @@ async fn listen(ctx: &CallContext, params: &RawValue) -> Result<Box<RawValue>, H
             ctx.notify(form::CHANGED, &form::of_subscription(subscription, &status)).await?;
         }
         listened.retain(|(_, _, reported)| reported.is_some());
-        if listened.is_empty() {
-            break;
+        for other in &mut elsewhere {
+            other.report(ctx).await?;
         }
-        ctx.run_until_cancelled(wake.notified()).await?;
+        elsewhere.retain(|other| other.task.is_some());
+        if elsewhere.is_empty() {
+            if listened.is_empty() {
+                break;
+            }
+            ctx.run_until_cancelled(wake.notified()).await?;
+        } else if ctx.run_until_cancelled(timeout_at(due, wake.notified())).await?.is_err() {
+            look_again(ctx, form, &mut elsewhere).await?;
+            wait = (wait * 2).min(LONGEST_WAIT);
+            due = Instant::now() + wait;
+        }
     }
     let ended = form::of_subscription(subscription, &RawValue::from_string("{}".to_owned())?);
     Ok(ended.ok_or_else(ErrorObject::internal)?)
+}
+
+/// Looks how tasks of other processes are now.
+async fn look_again(
+    ctx: &CallContext,
+    form: TaskForm,
+    elsewhere: &mut [Elsewhere],
+) -> Result<(), HandlerError> {
+    let ids = elsewhere.iter().map(|other| &*other.id);
+    let found = ctx.run_until_cancelled(look_up_all(ctx, form, ids)).await?;
+    for (other, found) in elsewhere.iter_mut().zip(found) {
+        // A store that is away for a moment says nothing about the task.
+        if let Ok(found) = found {
+            other.task = found;
+        }
+    }
+    Ok(())
 }
 
 /// A page of the principal's tasks. Without a principal there is no list: whoever knows an id may use it.

@@ -2,16 +2,18 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use crate::cause::Cause;
 use crate::id::Principal;
 use crate::message::{ErrorCode, ErrorObject};
+use crate::sync::{Mutex, MutexGuard};
 use crate::transport::BoxFuture;
 
 /// Records tasks for other processes, which can tell how a task has ended whose process is gone. The crate `rescind-cluster`
@@ -51,8 +53,8 @@ pub trait TaskStore: Send + Sync {
     /// Dropping the future loses nothing.
     fn find(&self, id: &str) -> BoxFuture<'static, Result<Option<TaskRecord>, String>>;
 
-    /// The tasks of a principal that other processes keep and that were created after that one, at most a page of each process.
-    /// Those of a process that does not answer are left out. By default there are none.
+    /// The tasks of a principal that [`find`](Self::find) reports and that were created after that one, at most a page and one more of
+    /// each process, and as many of those that do not answer. By default there are none.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
@@ -149,6 +151,9 @@ pub struct TaskRecord {
     pub(crate) principal: Option<String>,
     /// In milliseconds since 1970.
     pub(crate) created: u64,
+    /// The rest of its creation, in nanoseconds.
+    #[serde(default)]
+    pub(crate) created_nanos: u32,
     pub(crate) updated: u64,
     pub(crate) ttl_ms: u64,
     pub(crate) poll_interval_ms: u64,
@@ -186,6 +191,20 @@ impl TaskRecord {
     #[must_use]
     pub const fn has_ended(&self) -> bool {
         self.end.is_some()
+    }
+
+    /// The principal whose `tasks/list` has the task. `None`: no list has it.
+    #[must_use]
+    pub fn listed_for(&self) -> Option<Principal> {
+        let name = self.principal.as_deref().filter(|_| self.asked_by_client)?;
+        Some(Principal(name.into()))
+    }
+
+    /// The place of the task in that list.
+    #[must_use]
+    pub fn position(&self) -> TaskPosition {
+        let created = Duration::from_millis(self.created) + Duration::from_nanos(self.created_nanos.into());
+        TaskPosition { created: u64::try_from(created.as_nanos()).unwrap_or(u64::MAX), id: self.id.clone() }
     }
 
     /// Whether its result is not in it, because it is too long to be recorded.
@@ -231,7 +250,7 @@ pub(crate) fn since_1970(time: SystemTime) -> u64 {
     millis(time.duration_since(UNIX_EPOCH).unwrap_or_default())
 }
 
-/// The longest wait for the record of a task's end before its client receives the end.
+/// How long after a task's end its client waits at most for the record before it receives the end.
 const RECORD_WAIT: Duration = Duration::from_secs(1);
 
 /// Records of a task that are not written.
@@ -242,18 +261,26 @@ pub(crate) struct Pending(Arc<PendingInner>);
 struct PendingInner {
     count: AtomicU64,
     written: Notify,
+    /// When the last one was begun.
+    begun: Mutex<Option<Instant>>,
 }
 
 impl Pending {
     /// One more, until the result is dropped.
     pub(crate) fn begin(&self) -> impl Drop + Send + use<> {
         self.0.count.fetch_add(1, Ordering::SeqCst);
+        *self.begun() = Some(Instant::now());
         Writing(self.clone())
     }
 
-    /// Waits until all are written, or for a second.
+    fn begun(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.0.begun.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until all are written, or the last was begun a second ago.
     pub(crate) async fn wait_until_written(&self) {
-        let _late = tokio::time::timeout(RECORD_WAIT, self.all_written()).await;
+        let Some(begun) = *self.begun() else { return };
+        let _late = tokio::time::timeout_at(begun + RECORD_WAIT, self.all_written()).await;
     }
 
     /// Waits until all are written.

@@ -353,6 +353,16 @@ impl TaskTable for Table {
     }
 }
 
+impl TaskRecord {
+    /// The task as `tasks/list` shows it. `None`: no list has it, or how far it is is not known.
+    #[must_use]
+    pub fn listed(self) -> Option<ListedTask> {
+        self.listed_for().filter(|_| self.unanswered.is_none())?;
+        let at = self.position();
+        Some(ListedTask { at, status: Task::recorded(self)?.written(TaskForm::status)? })
+    }
+}
+
 impl KeptTasks {
     fn task(&self, id: &str) -> Option<Arc<Task>> {
         let kept = self.tasks.get(self.by_id.get(id)?)?;

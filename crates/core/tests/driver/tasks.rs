@@ -957,6 +957,54 @@ async fn a_task_of_another_process_is_reported_awaited_and_cancelled_there() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_client_is_sent_the_changes_of_a_task_of_another_process() {
+    let (shelf, running) = (Shelf::default(), Running::default());
+    let (client, _server) = connect(&MCP_2026, router(&stored(&shelf), &running));
+    shelf.owner.set(client.clone()).unwrap();
+    let (near, far) = memory_pair();
+    let _other_server =
+        Peer::builder(MCP_2026.clone()).serve(router(&stored(&shelf), &running)).attach(far).unwrap();
+    let (told, mut came) = tokio::sync::mpsc::unbounded_channel();
+    let listener = Router::new().notification_fallback(move |_, _, params: Value| {
+        told.send(params).unwrap();
+        async {}
+    });
+    let other = Peer::builder(MCP_2026.clone()).serve(listener).attach(near).unwrap();
+    let task = start(&client, "wait").await;
+    while shelf.records.lock().unwrap().is_empty() {
+        tokio::task::yield_now().await;
+    }
+    let ids = json!([task.id(), "of nobody"]);
+    let listen = other.call::<_, Value>("subscriptions/listen", &listen_params(&ids)).start().unwrap();
+    let mut next = async || timeout(SOON, came.recv()).await.unwrap().unwrap();
+    assert_eq!(next().await["notifications"]["taskIds"], json!([task.id()]));
+    assert_eq!(next().await["status"], "working");
+    // A store that is away for a moment ends nothing.
+    shelf.is_away.store(true, Ordering::SeqCst);
+    tokio::time::sleep(SOON).await;
+    shelf.is_away.store(false, Ordering::SeqCst);
+    task.cancel().await.unwrap();
+    assert_eq!(next().await["status"], "cancelled");
+    assert_eq!(timeout(SOON, listen).await.unwrap().unwrap()["resultType"], "complete");
+    assert!(came.try_recv().is_err(), "each change once");
+}
+
+/// An engine that is away delays each end by a second, and not each question about it.
+#[tokio::test(start_paused = true)]
+async fn the_record_of_an_end_is_awaited_for_a_second_from_the_end() {
+    let allowed = Arc::new(tokio::sync::Semaphore::new(0));
+    let shelf = Shelf { allowed: Some(Arc::clone(&allowed)), ..Shelf::default() };
+    let (client, _server) = connect(&MCP, router(&stored(&shelf), &Running::default()));
+    let task = start(&client, "wait").await;
+    let began = tokio::time::Instant::now();
+    task.cancel().await.unwrap();
+    for _ in 0..3 {
+        assert_eq!(task.status().await.unwrap().status, TaskStatus::Cancelled);
+    }
+    assert_eq!(began.elapsed().as_secs(), 1, "{:?}", began.elapsed());
+}
+
 #[tokio::test]
 async fn the_record_of_a_task_is_shown_to_its_principal_only() {
     let (shelf, running) = (Shelf::default(), Running::default());
