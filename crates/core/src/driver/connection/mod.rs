@@ -21,6 +21,7 @@
 //! on the same thread. So a cancel that has already arrived reaches its request before the handler runs, and the outcome
 //! is that of a handler which is a task from the beginning. Requests that wait for a permit start as tasks.
 
+mod inexact;
 pub(crate) mod read;
 pub(crate) mod write;
 
