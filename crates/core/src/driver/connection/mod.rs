@@ -22,6 +22,7 @@
 //! is that of a handler which is a task from the beginning. Requests that wait for a permit start as tasks.
 
 pub(crate) mod read;
+mod unanswered;
 pub(crate) mod write;
 
 use std::collections::VecDeque;

@@ -27,7 +27,6 @@ use crate::driver::state::{
 use crate::failpoint::{self, Failpoint};
 use crate::framing::{BadFrame, ContentLength, Framing, Newline};
 use crate::id::{CallNumber, ClientNumber, ExchangeId, Scope};
-use crate::log_text::LogText;
 use crate::machine::{AnswerKind, InboundRequest, Origin, Work};
 use crate::members::only_member;
 use crate::message::{
@@ -35,7 +34,7 @@ use crate::message::{
     IncomingRequest,
 };
 use crate::trace_context::TraceContext;
-use crate::transport::{ExchangeEnd, Inbound, TransportError, TransportEvent};
+use crate::transport::{ExchangeEnd, Inbound, TransportEvent};
 
 impl ConnectionTask {
     /// Receives one frame.
@@ -335,7 +334,7 @@ impl ConnectionTask {
 
     /// The call that is meant by a message without an id: the only one that waits for its answer on this exchange, and on
     /// what all calls of the connection share, the only one that waits at all. On [`ExchangeId::OF_NO_CALL`] there is none.
-    fn only_call(&self, exchange: ExchangeId) -> Option<CallNumber> {
+    pub(crate) fn only_call(&self, exchange: ExchangeId) -> Option<CallNumber> {
         let state = self.connection.lock();
         match exchange.call() {
             Some(call) => state.session.awaits_answer(call).then_some(call),
@@ -353,27 +352,6 @@ impl ConnectionTask {
         let left = state.notifications_written.checked_sub(1);
         state.notifications_written = left.unwrap_or_default();
         left.is_some()
-    }
-
-    /// Ends the call of an answer which has begun and does not go on: the call that it names, or the only one that waits. If the rest
-    /// of the answer comes all the same, it is a late answer. While several calls wait, an answer without an id ends none of them: its
-    /// id may come last. A request of the peer may have the id of a call, so what begins as a request ends none, and what has no id
-    /// must have a result or an error.
-    fn recv_stalled(&self, head: &Bytes) {
-        let connection = &self.connection;
-        let has = |name: &str| memchr::memmem::find(head, name.as_bytes()).is_some();
-        let has_answer = has("\"result\"") || has("\"error\"");
-        if !has_answer && may_be_request(head) {
-            return;
-        }
-        let answer = connection.dialect.codec().unreadable_answer(head, BadMessage::NotJson);
-        let Some((named, fault)) = answer else { return };
-        let only = || has_answer.then(|| self.only_call(ExchangeId::NONE)).flatten();
-        let Some(call) = named.or_else(only) else { return };
-        if connection.lock().session.awaits_answer(call) {
-            connection.deviates(Deviation::InvalidAnswer, head);
-            self.pass_answer(head, Some(call), AnswerBody::Malformed(fault.stalled()));
-        }
     }
 
     /// Receives the beginning of input that is not a frame. A call that is named by a frame without an end learns why the
@@ -441,38 +419,6 @@ impl ConnectionTask {
                     self.fail_call(number, sent, error);
                 }
             }
-        }
-    }
-
-    /// Ends a call without an answer, unless its response held the answer, which needed the codec to be recognised as such.
-    fn fail_call(&self, number: CallNumber, sent: bool, error: TransportError) {
-        let connection = &self.connection;
-        if connection.lock().session.call_of(number).is_none() {
-            return;
-        }
-        tracing::debug!(error = %LogText::text(&error), "an exchange failed");
-        if let Some(hook) = &connection.on_call_failure {
-            hook(&TransportError { exchange: Some(ExchangeId::of_call(number)), ..error });
-        }
-        connection.step(|state, now, _| state.session.recv_exchange_failed(now, number, sent));
-    }
-
-    /// Ends the call that is named by what its peer sent instead of an answer, or the only one that waits.
-    fn recv_unanswered(&self, sent: &Bytes, error: TransportError) {
-        let connection = &self.connection;
-        let codec = connection.dialect.codec();
-        let named = match codec.decode(sent) {
-            Incoming::Answer { call, .. } => call,
-            Incoming::Bad(why) => codec.unreadable_answer(sent, why).and_then(|(call, _)| call),
-            _ => None,
-        };
-        let named = named.filter(|call| connection.lock().session.awaits_answer(*call));
-        match named.or_else(|| self.only_call(ExchangeId::NONE)) {
-            Some(call) => {
-                connection.deviates(Deviation::NoAnswer, error.source.to_string().as_bytes());
-                self.fail_call(call, true, error);
-            }
-            None => connection.deviates(Deviation::Noise, sent),
         }
     }
 
@@ -601,7 +547,7 @@ impl ConnectionTask {
         });
     }
 
-    fn pass_answer(&self, frame: &Bytes, call: Option<CallNumber>, body: AnswerBody<'_>) {
+    pub(crate) fn pass_answer(&self, frame: &Bytes, call: Option<CallNumber>, body: AnswerBody<'_>) {
         let connection = &self.connection;
         let codec = connection.dialect.codec();
         let handshake = connection.dialect.rules().handshake.is_some();
@@ -766,15 +712,6 @@ fn answer_inside(codec: &dyn Codec, body: &[u8]) -> Option<(Option<CallNumber>, 
         Newline::beginning_with_object(body).filter(|object| object.len() < body.trim_ascii().len())?;
     let (call, _) = named(object)?;
     Some((call, AnswerFault::new("other output is in its body")))
-}
-
-/// Whether the beginning of a message has a method or params, or may have begun with the name of one of them.
-fn may_be_request(head: &[u8]) -> bool {
-    let last = head.rsplit(|byte| *byte == b'"').next().unwrap_or_default();
-    [&b"method"[..], b"params"].into_iter().any(|name| {
-        let begins = !last.is_empty() && name.starts_with(last);
-        begins || memchr::memmem::find(head, name).is_some()
-    })
 }
 
 /// The deviation of an answer whose envelope is right.
