@@ -272,7 +272,7 @@ struct Row {
     dialect: &'static str,
     manner: &'static str,
     ms: u64,
-    /// What the profile has beside its slow and its quick request.
+    /// The rest of the profile, after its slow and its quick request.
     with: &'static str,
     told: &'static [(&'static str, Answer)],
 }
