@@ -68,7 +68,7 @@ impl Course {
 }
 
 impl Task {
-    /// Looks at the task until it ends by itself.
+    /// Looks at the task until its own end.
     pub(super) async fn to_its_end(
         &self,
         session: &mut PeerSession,
@@ -163,7 +163,7 @@ impl Task {
         Some(holds(Question::TaskFoundAtOnce, !is_unknown, &answer.frame))
     }
 
-    /// What an answer to `tasks/get` that has a task must have beside it.
+    /// Whether an answer to `tasks/get` has what its form demands. `None`: it has no task.
     pub(super) fn form_of_a_get(&self, answer: &Received) -> Option<Finding> {
         status_in(&answer.frame)?;
         let result = answer.frame.get("result")?;

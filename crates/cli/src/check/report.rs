@@ -46,8 +46,8 @@ pub(super) fn text(report: &Report, peer: &Peer, colour: Colour) -> String {
     for (why, names) in unsure(report) {
         problem(&mut text, Severity::Warning, &names.join(", "), &shown(why), colour);
     }
-    counts(&mut text, report);
     no_tasks(&mut text, report, peer);
+    counts(&mut text, report);
     hint(&mut text, report, peer);
     text
 }
