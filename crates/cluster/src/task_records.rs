@@ -63,11 +63,11 @@ impl TaskStore for TaskRecords {
         })
     }
 
-    fn forget(&self, id: &str) -> BoxFuture<'static, ()> {
-        let (cluster, id) = (self.records(), id.to_owned());
+    fn forget(&self, task: TaskRecord) -> BoxFuture<'static, ()> {
+        let cluster = self.records();
         Box::pin(async move {
             let Some(cluster) = cluster else { return };
-            if let Err(error) = forget(&cluster, &id).await {
+            if let Err(error) = forget(&cluster, &task).await {
                 tracing::debug!(error = %LogText::text(&error), "the records of a task stay until its time is over");
             }
         })
@@ -162,10 +162,7 @@ async fn write(cluster: &Process, mut record: TaskRecord) -> Option<TaskRecord> 
             Err(error) => {
                 tracing::warn!(error = %LogText::text(&error), "a task was not recorded: only its node knows it");
                 // The begin alone would say later that it failed with its node. If it stays, the engine is away.
-                let _ = cluster.engine.forget(&names).await;
-                if let Some(list) = &list {
-                    let _ = cluster.engine.strike(list, record.id()).await;
-                }
+                let _ = forget(cluster, &record).await;
                 return None;
             }
         }
@@ -173,14 +170,10 @@ async fn write(cluster: &Process, mut record: TaskRecord) -> Option<TaskRecord> 
 }
 
 /// Removes the records of a task of this process.
-async fn forget(cluster: &Process, id: &str) -> Result<(), EngineError> {
-    let names = task_records(id);
-    let [_, begun] = &names;
-    let found = cluster.engine.look(std::slice::from_ref(begun)).await?;
-    cluster.engine.forget(&names).await?;
-    let begun = found.first().and_then(|text| read(text.as_deref()?));
-    match begun.and_then(|begun| begun.listed_for()) {
-        Some(principal) => cluster.engine.strike(&list_of(cluster, &principal), id).await,
+async fn forget(cluster: &Process, task: &TaskRecord) -> Result<(), EngineError> {
+    cluster.engine.forget(&task_records(task.id())).await?;
+    match task.listed_for() {
+        Some(principal) => cluster.engine.strike(&list_of(cluster, &principal), task.id()).await,
         None => Ok(()),
     }
 }
@@ -242,28 +235,34 @@ async fn list_recorded(
     silent: &HashSet<Life>,
 ) -> Result<Vec<ListedTask>, EngineError> {
     let life = |task: &SignedName| (task.node.clone(), task.incarnation);
-    let ids = cluster.engine.enlisted(&list_of(cluster, principal)).await?;
+    let list = list_of(cluster, principal);
+    let ids = cluster.engine.enlisted(&list).await?;
     let tasks: Vec<SignedName> = ids
         .iter()
         .filter_map(|id| SignedName::parse(Purpose::Key, &cluster.secret, id))
         .filter(|task| task.incarnation != cluster.incarnation && !answered.contains(&life(task)))
         .collect();
-    let names: Vec<Arc<str>> = tasks
-        .iter()
-        .map(|task| {
-            let [_, begun] = task_records(task.text());
-            begun
-        })
-        .collect();
-    let begun = cluster.engine.look(&names).await?;
-    let mut found: Vec<(TaskPosition, SignedName)> = tasks
-        .into_iter()
-        .zip(begun)
-        .filter_map(|(task, text)| {
-            let begun = read(&text?).filter(|begun| begun.listed_for().as_ref() == Some(principal))?;
-            Some((begun.position(), task)).filter(|(at, _)| after.is_none_or(|after| at > after))
-        })
-        .collect();
+    let begun = |task: &SignedName| {
+        let [_, begun] = task_records(task.text());
+        begun
+    };
+    let begun = cluster.engine.look(&tasks.iter().map(begun).collect::<Vec<_>>()).await?;
+    let (mut found, mut over) = (Vec::new(), Vec::new());
+    for (task, text) in tasks.into_iter().zip(begun) {
+        let Some(begun) = text.and_then(|text| read(&text)) else {
+            over.push(task);
+            continue;
+        };
+        let at = begun.position();
+        if begun.listed_for().as_ref() == Some(principal) && after.is_none_or(|after| at > *after) {
+            found.push((at, task));
+        }
+    }
+    // Their time is over, and their nodes did not remove them. One that does not answer may be about to write the record.
+    over.retain(|task| !silent.contains(&life(task)));
+    for task in over.iter().take(LISTED) {
+        cluster.engine.strike(&list, task.text()).await?;
+    }
     found.sort_by(|(one, _), (other, _)| one.cmp(other));
     let mut listed = Vec::new();
     for some in found.chunks(READERS) {

@@ -95,7 +95,7 @@ pub(crate) trait Engine: Send + Sync {
         Box::pin(async { Ok(()) })
     }
 
-    /// Adds an item to a list for this time. A list of nodes keeps nothing.
+    /// Adds an item to a list for this time, or for the longest time of another item. A list of nodes keeps nothing.
     fn enlist<'a>(&'a self, _list: &'a str, _item: &'a str, _keep: Duration) -> Answer<'a, ()> {
         Box::pin(async { Ok(()) })
     }

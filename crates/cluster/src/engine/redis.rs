@@ -6,7 +6,7 @@
 //! |---|---|
 //! | the record of a signal | the key `rescind:signal:<name>`, with a time to live |
 //! | the doorbell of a signal | the channel `rescind:signal:<name>`; the message is the value |
-//! | the ids of a principal's tasks | the sorted set `rescind:tasks:<signature>`, by the ends of their times |
+//! | the ids of a principal's tasks | the set `rescind:tasks:<signature>`, with the longest time to live of them |
 //! | the entry of a node | the key `rescind:node:<name>`, with a time to live |
 //! | the names of nodes | the set `rescind:nodes` |
 //! | jobs | the list `rescind:jobs`: added on the left, taken on the right |
@@ -63,11 +63,8 @@ const KEEP: &str = "local held = redis.call('GET', KEYS[1])
 if not held then redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2]) end
 return held";
 
-/// Adds an item until the end of its time, and removes those whose time is over.
-const ENLIST: &str = "local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
-redis.call('ZADD', KEYS[1], now + ARGV[2], ARGV[1])
+/// Adds an item to a set, which stays for its longest time.
+const ENLIST: &str = "redis.call('SADD', KEYS[1], ARGV[1])
 if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
 return false";
 
@@ -236,7 +233,7 @@ impl Engine for RedisEngine {
     fn strike<'a>(&'a self, list: &'a str, item: &'a str) -> Answer<'a, ()> {
         Box::pin(async move {
             let mut strike = redis::pipe();
-            strike.cmd("ZREM").arg(self.tasks_key(list)).arg(item).ignore();
+            strike.cmd("SREM").arg(self.tasks_key(list)).arg(item).ignore();
             self.run(&strike).await
         })
     }
@@ -244,7 +241,7 @@ impl Engine for RedisEngine {
     fn enlisted<'a>(&'a self, list: &'a str) -> Answer<'a, Vec<String>> {
         Box::pin(async move {
             let mut enlisted = redis::pipe();
-            enlisted.cmd("ZRANGE").arg(self.tasks_key(list)).arg(0).arg(-1);
+            enlisted.cmd("SMEMBERS").arg(self.tasks_key(list));
             let (items,): (Vec<String>,) = self.run(&enlisted).await?;
             Ok(items)
         })

@@ -30,11 +30,11 @@ pub trait TaskStore: Send + Sync {
     /// Dropping the future may leave the task without the record.
     fn record(&self, record: TaskRecord) -> BoxFuture<'static, Option<TaskRecord>>;
 
-    /// Removes the records of a task of this process. They would be removed when its time is over, too.
+    /// Removes the records of this task of this process. They would be removed when its time is over, too.
     ///
     /// # Cancel safety
     /// Dropping the future may leave them.
-    fn forget(&self, id: &str) -> BoxFuture<'static, ()>;
+    fn forget(&self, task: TaskRecord) -> BoxFuture<'static, ()>;
 
     /// The tasks of this process, for the questions of others. [`Tasks::set_store`](crate::Tasks::set_store) calls it. By default
     /// nobody asks.

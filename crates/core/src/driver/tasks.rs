@@ -333,7 +333,7 @@ impl Table {
         drop(runtime.spawn(async move {
             // A record that is written later would stay.
             task.pending.all_written().await;
-            store.forget(&task.id).await;
+            store.forget(task.record(false)).await;
         }));
     }
 

@@ -383,7 +383,7 @@ impl TaskStore for SlowStore {
         Box::pin(async { None })
     }
 
-    fn forget(&self, _: &str) -> BoxFuture<'static, ()> {
+    fn forget(&self, _: TaskRecord) -> BoxFuture<'static, ()> {
         Box::pin(async {})
     }
 

@@ -826,8 +826,8 @@ impl TaskStore for Shelf {
         })
     }
 
-    fn forget(&self, id: &str) -> BoxFuture<'static, ()> {
-        self.records.lock().unwrap().retain(|(other, _), _| other != id);
+    fn forget(&self, task: TaskRecord) -> BoxFuture<'static, ()> {
+        self.records.lock().unwrap().retain(|(other, _), _| other != task.id());
         Box::pin(async {})
     }
 
