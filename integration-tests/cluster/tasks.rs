@@ -121,11 +121,11 @@ pub(crate) async fn a_task_is_reached_through_every_replica(backend: Backend) {
             assert_eq!(status_of_task(&replicas, at, &task).await, "cancelled");
         }
         poll_until("its work has stopped", async || running_of_all(&replicas, begins).await == 0).await;
-        let mut states = Vec::new();
+        let mut reports = Vec::new();
         while let Some(event) = in_time("its changes", listening.event()).await.unwrap() {
-            states.extend(event.message["params"]["status"].as_str().map(str::to_owned));
+            reports.extend(event.message["params"]["status"].as_str().map(str::to_owned));
         }
-        assert_eq!(states.last().map(String::as_str), Some("cancelled"), "{states:?}");
+        assert_eq!(reports.last().map(String::as_str), Some("cancelled"), "{reports:?}");
     }
     // Ids that no node of this cluster made are unknown everywhere.
     let forged = json!({ "taskId": "n1.0000000000000000.00000000000000000000000000000000.0000" });

@@ -401,7 +401,8 @@ async fn take_other(
         return Ok(());
     }
     let failed = refused(status, text);
-    if !asked {
+    // Otherwise the driver counts the error that it reads.
+    if !asked && !is_answer {
         client.refused(&failed);
     }
     Err(failed)
