@@ -432,7 +432,7 @@ impl Events {
                 self.is_unreadable |=
                     !field.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(byte));
                 self.note_stray(line);
-                if self.data.has_lines && self.event.torn.len() < BEGINNING {
+                if self.data.has_lines && &*field != b"id" && self.event.torn.len() < BEGINNING {
                     self.event.torn.push(b'\n');
                     self.event.torn.extend_from_slice(line.get(..BEGINNING).unwrap_or(line));
                 }
