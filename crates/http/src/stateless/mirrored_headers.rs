@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use memchr::memmem::Finder;
 use rescind_core::members::{PickedMembers, Shape, shape, string};
-use rescind_core::{MirroredBodies, RequestId};
+use rescind_core::{BadMessage, MirroredBodies, RequestId};
 use serde::Serialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
@@ -81,8 +81,8 @@ pub(super) struct Message<'a> {
     body: &'a [u8],
     bodies: &'static MirroredBodies,
     id: Option<&'a RawValue>,
-    /// Whether it names JSON-RPC 2.0, and its params, if it has any, are an object or an array.
-    is_rpc: bool,
+    /// Why it is no message of JSON-RPC 2.0: its version, or its params.
+    fault: Option<BadMessage>,
     method: Option<Cow<'a, str>>,
     /// The name in the message, if its method is one whose messages have a name.
     name: Option<&'a RawValue>,
@@ -134,7 +134,7 @@ impl<'a> Message<'a> {
             body,
             bodies,
             id,
-            is_rpc: jsonrpc == Some("2.0"),
+            fault: (jsonrpc != Some("2.0")).then_some(BadMessage::WrongVersion),
             method: method.map(Cow::Borrowed),
             name,
             revision: meta.revision.map(Cow::Borrowed),
@@ -151,7 +151,7 @@ impl<'a> Message<'a> {
             let members = |message: &Self| {
                 (
                     message.id.map(RawValue::get),
-                    message.is_rpc,
+                    message.fault,
                     message.name.map(RawValue::get),
                     message.has_capabilities,
                 )
@@ -169,13 +169,18 @@ impl<'a> Message<'a> {
             Some(_) | None => [once(envelope.params, [META])[0], None],
         };
         let [revision, capabilities] = once(meta, [bodies.revision_member, bodies.capabilities_member]);
-        let is_two = envelope.jsonrpc.and_then(string).is_some_and(|version| version == "2.0");
+        let has_version = envelope.jsonrpc.and_then(string).is_some_and(|version| version == "2.0");
         let has_params = envelope.params.is_none_or(|params| shape(params.get()) != Shape::Other);
+        let fault = match (has_version, has_params) {
+            (false, _) => Some(BadMessage::WrongVersion),
+            (true, false) => Some(BadMessage::InvalidParams),
+            (true, true) => None,
+        };
         Self {
             body,
             bodies,
             id: envelope.id,
-            is_rpc: is_two && has_params,
+            fault,
             method,
             name,
             revision: revision.and_then(string),
@@ -206,15 +211,14 @@ impl<'a> Message<'a> {
         mirrors: &Mirrors,
     ) -> Result<Kind, InvalidHeader<'a>> {
         let Some(method) = self.method.as_deref() else {
-            return Err(unfit(
-                self.id_of_refused(),
-                INVALID_REQUEST,
-                "Invalid message: a client posts requests and notifications",
-            ));
+            return Err(self.without_method());
         };
         let id = self.id.filter(|id| RequestId::from_json(id.get()).is_ok());
-        if !self.is_rpc || self.id.is_some() != id.is_some() {
-            return Err(unfit(id, INVALID_REQUEST, "Invalid message: this is no JSON-RPC 2.0"));
+        if let Some(fault) = self.fault {
+            return Err(refused(id, fault));
+        }
+        if self.id.is_some() != id.is_some() {
+            return Err(unfit(None, INVALID_REQUEST, "Invalid message: this is no JSON-RPC 2.0"));
         }
         let kind = if id.is_some() { Kind::Request } else { Kind::Notification };
         let mismatch = |what: String| unfit(id, HEADER_MISMATCH, what);
@@ -260,13 +264,21 @@ impl<'a> Message<'a> {
         Err(refused)
     }
 
-    /// The id of a request whose method is not a string. The id of an answer names a request of this server.
-    fn id_of_refused(&self) -> Option<&'a RawValue> {
-        let text = std::str::from_utf8(self.body).ok()?;
-        let PickedMembers { values: [id, method, result, error], twice } =
-            PickedMembers::read(text, ["id", "method", "result", "error"]).ok()?;
-        let is_request = !twice && method.is_some() && result.is_none() && error.is_none();
-        id.filter(|id| is_request && RequestId::from_json(id.get()).is_ok())
+    /// The refusal of a message whose method is missing or not a string. The id of an answer names a request of this server.
+    fn without_method(&self) -> InvalidHeader<'a> {
+        let members = std::str::from_utf8(self.body)
+            .ok()
+            .and_then(|text| PickedMembers::read(text, ["jsonrpc", "id", "method", "result", "error"]).ok());
+        if let Some(PickedMembers { values: [version, Some(id), Some(_), None, None], twice: false }) =
+            members
+        {
+            if RequestId::from_json(id.get()).is_ok() {
+                let has_version = version.and_then(string).is_some_and(|version| version == "2.0");
+                let fault = if has_version { BadMessage::InvalidMethod } else { BadMessage::WrongVersion };
+                return refused(Some(id), fault);
+            }
+        }
+        unfit(None, INVALID_REQUEST, "Invalid message: a client posts requests and notifications")
     }
 
     /// The headers that mirror this message.
@@ -314,6 +326,11 @@ pub(super) fn status_of(answer: &[u8]) -> StatusCode {
         Some(HEADER_MISMATCH | MISSING_CAPABILITY | UNSUPPORTED_VERSION) => StatusCode::BAD_REQUEST,
         Some(_) | None => StatusCode::OK,
     }
+}
+
+/// The refusal of what is not a message, as the driver words it.
+fn refused(id: Option<&RawValue>, fault: BadMessage) -> InvalidHeader<'_> {
+    unfit(id, INVALID_REQUEST, format!("Invalid message: {fault}"))
 }
 
 fn unfit(id: Option<&RawValue>, code: i32, message: impl Into<Cow<'static, str>>) -> InvalidHeader<'_> {
