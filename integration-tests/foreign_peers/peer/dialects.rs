@@ -204,7 +204,8 @@ impl Mcp {
     }
 
     fn task_id(&self, at: usize) -> String {
-        self.task_ids.iter().map(|half| format!("{:016x}", half.hash_one(at))).collect()
+        let [first, second] = self.task_ids.each_ref().map(|half| half.hash_one(at));
+        format!("{first:016x}{second:016x}")
     }
 
     fn tasks(&self) -> MutexGuard<'_, Vec<&'static str>> {
