@@ -34,27 +34,19 @@ impl JsonRpc {
         let names = ["jsonrpc", "method", "params", "id", "result", "error"];
         let [version, method, params, id, result, error] = json::envelope(text, names)?;
         let has_version = version.is_some_and(|version| is_two(version.get()));
-        match (method, result, error) {
-            (Some(method), None, None) if has_version && is_string(method) => {
-                self.read_request_or_notification(method_name(method)?, params.and_then(Part::raw), id)
-            }
-            (Some(_), None, None) => refuse_request(has_version, id),
-            (Some(method), _, _) if !is_null(method) => {
-                // Some write all members of all kinds of messages.
-                if !(result.is_none_or(is_null) && error.is_none_or(is_null)) {
-                    return Err(if has_version { BadMessage::NoKind } else { BadMessage::WrongVersion });
-                }
+        let is_answer = result.is_some() || error.is_some();
+        match method.filter(|method| !(is_answer && is_null(*method))) {
+            // Some write all members of all kinds of messages.
+            Some(method) if result.is_none_or(is_null) && error.is_none_or(is_null) => {
                 if !(has_version && is_string(method)) {
                     return refuse_request(has_version, id);
                 }
                 self.read_request_or_notification(method_name(method)?, params.and_then(Part::raw), id)
             }
-            (None, None, None) => {
-                Err(if has_version { BadMessage::NoKind } else { BadMessage::WrongVersion })
-            }
-            (_, _, _) => {
+            None if is_answer => {
                 self.read_answer(has_version, id, result.and_then(Part::raw), error.and_then(Part::raw))
             }
+            Some(_) | None => Err(if has_version { BadMessage::NoKind } else { BadMessage::WrongVersion }),
         }
     }
 
@@ -358,7 +350,6 @@ fn is_string(part: Part<'_>) -> bool {
 
 /// A message with a method that is not taken, since it names no version or its method is not a string. If it has an id, its
 /// sender waits for an answer.
-#[cold]
 fn refuse_request<'a>(has_version: bool, id: Option<Part<'_>>) -> Result<Incoming<'a>, BadMessage> {
     let why = if has_version { BadMessage::InvalidMethod } else { BadMessage::WrongVersion };
     match id.map(|id| RequestId::from_json(id.get())) {
