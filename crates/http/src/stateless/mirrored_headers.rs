@@ -213,11 +213,12 @@ impl<'a> Message<'a> {
         let Some(method) = self.method.as_deref() else {
             return Err(self.without_method());
         };
-        let id = self.id.filter(|id| RequestId::from_json(id.get()).is_ok());
+        let id = self.id;
+        let is_id = id.is_none_or(|id| RequestId::from_json(id.get()).is_ok());
         if let Some(fault) = self.fault {
-            return Err(refused(id, fault));
+            return Err(refused(id.filter(|_| is_id), fault));
         }
-        if self.id.is_some() != id.is_some() {
+        if !is_id {
             return Err(unfit(None, INVALID_REQUEST, "Invalid message: this is no JSON-RPC 2.0"));
         }
         let kind = if id.is_some() { Kind::Request } else { Kind::Notification };
@@ -265,6 +266,7 @@ impl<'a> Message<'a> {
     }
 
     /// The refusal of a message whose method is missing or not a string. The id of an answer names a request of this server.
+    #[cold]
     fn without_method(&self) -> InvalidHeader<'a> {
         let members = std::str::from_utf8(self.body)
             .ok()
@@ -329,6 +331,7 @@ pub(super) fn status_of(answer: &[u8]) -> StatusCode {
 }
 
 /// The refusal of what is not a message, as the driver words it.
+#[cold]
 fn refused(id: Option<&RawValue>, fault: BadMessage) -> InvalidHeader<'_> {
     unfit(id, INVALID_REQUEST, format!("Invalid message: {fault}"))
 }
