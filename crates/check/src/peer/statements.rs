@@ -194,27 +194,8 @@ impl Question {
     }
 
     /// Whether it is put only to a peer that declares tasks.
-    pub(super) const fn is_about_tasks(self) -> bool {
-        matches!(
-            self,
-            Self::TaskHandle
-                | Self::TaskGoesOn
-                | Self::TaskCancelled
-                | Self::TaskStopsWork
-                | Self::TaskStaysEnded
-                | Self::TaskEndedCancelRefused
-                | Self::TaskUnknownRefused
-                | Self::TaskIdsSecret
-                | Self::TaskIdsUnique
-                | Self::TaskBeginsWorking
-                | Self::TaskHasTimes
-                | Self::TaskResultAtEnd
-                | Self::TaskResultRelated
-                | Self::TaskFoundAtOnce
-                | Self::TaskNeedsExtension
-                | Self::TaskResultTypes
-                | Self::TaskCancelEmpty
-        )
+    pub(super) fn is_about_tasks(self) -> bool {
+        self.words().0.starts_with("task_")
     }
 
     pub(super) fn asked(self, facts: &DialectFacts) -> Asked {
