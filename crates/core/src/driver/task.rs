@@ -159,7 +159,7 @@ impl TaskState {
             calls: 0,
             changes: 0,
             listeners: Vec::new(),
-            inputs: Inputs { asked: 0, waiting: BTreeMap::new() },
+            inputs: Inputs { asked: 0, waiting: BTreeMap::new(), recorded: None },
         }
     }
 
@@ -245,6 +245,8 @@ impl Ended {
 struct Inputs {
     asked: u64,
     waiting: BTreeMap<String, Input>,
+    /// Those of a task of another process, as it writes them.
+    recorded: Option<Box<RawValue>>,
 }
 
 struct Input {
@@ -289,6 +291,8 @@ impl Task {
         if let Some(recorded) = record.end {
             let _ = end.set(Ended::recorded(recorded, form, updated)?);
         }
+        let mut state = TaskState { waited: record.waits_for_client, ..TaskState::new(updated) };
+        state.inputs.recorded = record.inputs.and_then(|inputs| RawValue::from_string(inputs).ok());
         Some(Arc::new(Self {
             id: record.id.into(),
             form,
@@ -304,7 +308,7 @@ impl Task {
             work: Weak::<NoWork>::new(),
             waited_elsewhere: record.waits_for_client,
             unanswered: record.unanswered,
-            state: Mutex::new(TaskState { waited: record.waits_for_client, ..TaskState::new(updated) }),
+            state: Mutex::new(state),
             end,
             recorded_end: OnceLock::new(),
             ended: Notify::new(),
@@ -397,13 +401,14 @@ impl Task {
     pub(crate) fn record(&self, with_result: bool) -> TaskRecord {
         let ended = self.final_end();
         let waits = ended.is_none() && self.waits_for_client();
-        let updated = {
+        let (updated, inputs) = {
             let mut state = self.lock();
             if ended.is_none() {
                 state.see(waits);
             }
-            ended.map_or(state.updated, |ended| ended.at)
+            (ended.map_or(state.updated, |ended| ended.at), state.inputs.written())
         };
+        let inputs = inputs.filter(|_| ended.is_none()).map(|inputs| inputs.get().to_owned());
         let end = ended.map(|ended| match &ended.end {
             _ if !with_result => RecordedEnd::NotKept,
             TaskEnd::Answered(Answer::Value(value)) => RecordedEnd::Value(value.get().to_owned()),
@@ -425,6 +430,7 @@ impl Task {
             ttl_ms: millis(self.ttl),
             poll_interval_ms: millis(self.poll_interval),
             waits_for_client: waits,
+            inputs,
             end,
             unanswered: None,
         }
@@ -507,7 +513,7 @@ impl Task {
     /// How far it is.
     pub(crate) fn status(&self) -> TaskStatus {
         let waits = self.waits_for_client();
-        let waits = waits || !self.lock().inputs.waiting.is_empty();
+        let waits = waits || self.lock().inputs.are_asked();
         status_at(self.final_end(), waits)
     }
 
@@ -651,6 +657,10 @@ fn time(since_1970: u64) -> SystemTime {
 }
 
 impl Inputs {
+    fn are_asked(&self) -> bool {
+        self.recorded.is_some() || !self.waiting.is_empty()
+    }
+
     /// The requests as one object, by their keys. `None`: there are none.
     fn written(&self) -> Option<Box<RawValue>> {
         #[derive(Serialize)]
@@ -660,7 +670,7 @@ impl Inputs {
             params: Option<&'a RawValue>,
         }
         if self.waiting.is_empty() {
-            return None;
+            return self.recorded.clone();
         }
         let written: BTreeMap<_, _> = self
             .waiting

@@ -160,6 +160,9 @@ pub struct TaskRecord {
     /// It waits for an answer of its client.
     #[serde(default)]
     pub(crate) waits_for_client: bool,
+    /// What it asks of its client, as `tasks/get` has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) inputs: Option<String>,
     pub(crate) end: Option<RecordedEnd>,
     /// Why its process does not tell how far it is.
     #[serde(skip)]

@@ -809,6 +809,8 @@ struct Shelf {
     is_away: Arc<std::sync::atomic::AtomicBool>,
     /// A client of the process that does the tasks, as long as that process lives.
     owner: Arc<std::sync::OnceLock<Peer>>,
+    /// The tasks of each process, to ask the one that lives.
+    own: Arc<std::sync::Mutex<Vec<crate::OwnTasks>>>,
 }
 
 impl TaskStore for Shelf {
@@ -826,6 +828,10 @@ impl TaskStore for Shelf {
         })
     }
 
+    fn attach(&self, own: crate::OwnTasks) {
+        self.own.lock().unwrap().push(own);
+    }
+
     fn forget(&self, task: TaskRecord) -> BoxFuture<'static, ()> {
         self.records.lock().unwrap().retain(|(other, _), _| other != task.id());
         Box::pin(async {})
@@ -838,8 +844,20 @@ impl TaskStore for Shelf {
         };
         let lives = self.owner.get().is_some();
         let found = read(true).or_else(|| Some(if lives { read(false)? } else { read(false)?.lost() }));
+        let (own, id) = (self.own.lock().unwrap().clone(), id.to_owned());
         let is_away = self.is_away.load(Ordering::SeqCst);
-        Box::pin(async move { if is_away { Err("the store is away".to_owned()) } else { Ok(found) } })
+        Box::pin(async move {
+            if is_away {
+                return Err("the store is away".to_owned());
+            }
+            for tasks in own.iter().filter(|_| lives) {
+                if let Some(record) = tasks.record(&id).await {
+                    let text = serde_json::to_string(&record).unwrap();
+                    return Ok(Some(serde_json::from_str(&text).unwrap()));
+                }
+            }
+            Ok(found)
+        })
     }
 
     fn cancel(&self, id: &str, _: crate::Cause) -> BoxFuture<'static, Result<(), String>> {
@@ -987,6 +1005,28 @@ async fn a_client_is_sent_the_changes_of_a_task_of_another_process() {
     task.cancel().await.unwrap();
     assert_eq!(next().await["status"], "cancelled");
     assert_eq!(timeout(SOON, listen).await.unwrap().unwrap()["resultType"], "complete");
+    // What a task asks of its client is told with the request.
+    let task = start(&client, "ask").await;
+    let listen = other.call::<_, Value>("subscriptions/listen", &listen_params(&json!([task.id()])));
+    let listen = listen.start().unwrap();
+    assert_eq!(next().await["notifications"]["taskIds"], json!([task.id()]));
+    let mut change = next().await;
+    if change["status"] == "working" {
+        change = next().await;
+    }
+    assert_eq!(change["status"], "input_required");
+    assert_eq!(change["inputRequests"]["1"]["method"], "elicitation/create");
+    let mut question = listen_params(&json!([]));
+    question["taskId"] = json!(task.id());
+    let seen: Value = other.call("tasks/get", &question).await.unwrap();
+    assert_eq!((&seen["status"], &seen["inputRequests"]), (&change["status"], &change["inputRequests"]));
+    task.update(&json!({ "1": {"name": "Ada"} })).await.unwrap();
+    assert_eq!(timeout(SOON, listen).await.unwrap().unwrap()["resultType"], "complete");
+    let mut change = next().await;
+    if change["status"] == "working" {
+        change = next().await;
+    }
+    assert_eq!(change["status"], "completed");
     assert!(came.try_recv().is_err(), "each change once");
 }
 
