@@ -631,13 +631,16 @@ fn is_in_brackets(body: &[u8]) -> bool {
 
 /// The size of a line with a length, as nearly all programs write it, with which some bytes begin.
 fn length_line(bytes: &[u8]) -> Option<usize> {
-    let size = bytes.iter().position(|byte| *byte == b'\n')?;
-    let (line, _) = bytes.split_at(size);
-    let (name, value) = line.split_at_checked(15)?;
+    let (name, rest) = bytes.split_at_checked(15)?;
+    // First, because it is asked at each byte of an input.
+    if !name.eq_ignore_ascii_case(b"content-length:") {
+        return None;
+    }
+    let end = rest.iter().position(|byte| *byte == b'\n')?;
+    let value = rest.get(..end)?;
     let value = value.strip_suffix(b"\r").unwrap_or(value);
     let value = value.strip_prefix(b" ").unwrap_or(value);
-    let is_length = name.eq_ignore_ascii_case(b"content-length:");
-    (is_length && value.len() <= 9 && number(value).is_some()).then_some(size + 1)
+    (value.len() <= 9 && number(value).is_some()).then_some(name.len() + end + 1)
 }
 
 /// The name of a header in lower case, and its value.
