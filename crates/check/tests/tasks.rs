@@ -110,7 +110,9 @@ impl Server {
                 self.answer(id, json!({ "running": tasks + calls }));
             }
             "tools/call" if params["name"] == "quick" => self.answer(id, json!({ "content": [] })),
-            "tools/call" if params.get("task").is_some() || declares => self.begin(id, &params),
+            "tools/call" if params.get("task").is_some() || declares || params["name"] == "job" => {
+                self.begin(id, &params);
+            }
             "tools/call" => {
                 let (server, id, ms) = (Arc::clone(self), id.clone(), self.ms);
                 let mut calls = self.calls.lock().unwrap();
@@ -280,7 +282,7 @@ struct Row {
 const NO: Answer = Answer::No;
 
 #[rustfmt::skip]
-const ROWS: [Row; 24] = [
+const ROWS: [Row; 25] = [
     Row { dialect: "mcp", manner: "right", ms: 400, with: WITNESS, told: &[("task_cancelled", Answer::Yes), ("task_stays_ended", Answer::Yes)] },
     Row { dialect: "mcp", manner: "right", ms: 60, with: "", told: &[] },
     Row { dialect: "mcp", manner: "right", ms: 900, with: WITNESS, told: &[("task_stops_work", Answer::Yes), ("task_ids_secret", Answer::Yes), ("task_ids_unique", Answer::Yes), ("task_has_times", Answer::Yes), ("task_result_at_end", Answer::Yes), ("task_result_related", Answer::Yes)] },
@@ -298,16 +300,19 @@ const ROWS: [Row; 24] = [
     Row { dialect: "mcp", manner: "no ttl", ms: 300, with: "", told: &[("task_has_times", NO)] },
     Row { dialect: "mcp", manner: "result early", ms: 600, with: "", told: &[("task_result_at_end", NO)] },
     Row { dialect: "mcp", manner: "unrelated", ms: 300, with: "", told: &[("task_result_related", NO)] },
-    Row { dialect: "mcp-2026", manner: "right", ms: 900, with: WITNESS, told: &[("task_cancelled", Answer::Yes), ("task_stops_work", Answer::Yes), ("task_stays_ended", Answer::Yes), ("task_found_at_once", Answer::Yes), ("task_needs_extension", Answer::Yes), ("task_result_types", Answer::Yes), ("task_cancel_empty", Answer::Yes)] },
+    Row { dialect: "mcp-2026", manner: "right", ms: 900, with: WITNESS, told: &[("task_cancelled", Answer::Yes), ("task_stops_work", Answer::Yes), ("task_stays_ended", Answer::Yes), ("task_found_at_once", Answer::Yes), ("task_needs_extension", Answer::Yes), ("task_only_declared", Answer::Yes), ("task_result_types", Answer::Yes), ("task_cancel_empty", Answer::Yes)] },
     Row { dialect: "mcp-2026", manner: "ends at its cancel", ms: 900, with: "", told: &[("task_cancelled", Answer::Unsure)] },
     Row { dialect: "mcp-2026", manner: "completed later", ms: 1_300, with: "", told: &[("task_stays_ended", NO)] },
     Row { dialect: "mcp-2026", manner: "found late", ms: 600, with: "", told: &[("task_found_at_once", NO)] },
     Row { dialect: "mcp-2026", manner: "serves all", ms: 300, with: "", told: &[("task_needs_extension", NO)] },
+    Row { dialect: "mcp-2026", manner: "right", ms: 300, with: JOB, told: &[("task_only_declared", NO)] },
     Row { dialect: "mcp-2026", manner: "get is a task", ms: 300, with: "", told: &[("task_result_types", NO)] },
     Row { dialect: "mcp-2026", manner: "cancel has a task", ms: 300, with: "", told: &[("task_cancel_empty", NO)] },
 ];
 
 const WITNESS: &str = "[witness]\nmethod = \"count\"\nrunning = \"running\"\n";
+/// A tool whose calls are always tasks.
+const JOB: &str = "[requests.task]\nmethod = \"tools/call\"\nparams = { name = \"job\" }\n";
 const PROGRESS: &str = "[requests.progress]\nmethod = \"tools/call\"\nnotification = \"notifications/progress\"\n\
                         params = { name = \"long\", _meta = { progressToken = \"check\" } }\n";
 

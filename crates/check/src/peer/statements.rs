@@ -55,6 +55,7 @@ pub(super) enum Question {
     TaskResultRelated,
     TaskFoundAtOnce,
     TaskNeedsExtension,
+    TaskOnlyDeclared,
     TaskResultTypes,
     TaskCancelEmpty,
 }
@@ -77,7 +78,7 @@ pub(crate) fn said(facts: &DialectFacts, question: &str) -> (Demand, String) {
 }
 
 impl Question {
-    pub(super) const ALL: [Self; 45] = [
+    pub(super) const ALL: [Self; 46] = [
         Self::CancelsRunning,
         Self::AnswersCancelled,
         Self::CancelledCode,
@@ -121,6 +122,7 @@ impl Question {
         Self::TaskResultRelated,
         Self::TaskFoundAtOnce,
         Self::TaskNeedsExtension,
+        Self::TaskOnlyDeclared,
         Self::TaskResultTypes,
         Self::TaskCancelEmpty,
     ];
@@ -172,6 +174,7 @@ impl Question {
             | Self::TaskResultRelated
             | Self::TaskFoundAtOnce
             | Self::TaskNeedsExtension
+            | Self::TaskOnlyDeclared
             | Self::TaskResultTypes
             | Self::TaskCancelEmpty => statement(facts.statements, self.words().0).is_some(),
             Self::CancelsRunning
@@ -270,6 +273,9 @@ impl Question {
                 "task_needs_extension",
                 "refuses questions about tasks of a client that does not declare them",
             ),
+            Self::TaskOnlyDeclared => {
+                ("task_only_declared", "gives tasks only to a client that declares them")
+            }
             Self::TaskResultTypes => ("task_result_types", "names the type of results about tasks"),
             Self::TaskCancelEmpty => {
                 ("task_cancel_empty", "answers the cancel of a task with an empty result")

@@ -79,7 +79,13 @@ pub(super) async fn run(
     let from = session.trace.len();
     let mut cancelled = Cancelled { form, first, course, leader, findings: Vec::new() };
     cancelled.run(session, settings).await?;
+    let gives_tasks = cancelled.findings.iter().any(|finding| finding.question == Question::TaskHandle);
     findings.extend(traced(cancelled.findings, session, from));
+    if form == TaskForm::DecidedByServer && gives_tasks {
+        let from = session.trace.len();
+        let found = undeclared(session, form, settings).await?;
+        findings.extend(traced(found.into_iter().collect(), session, from));
+    }
     Ok(findings)
 }
 
@@ -458,6 +464,31 @@ impl Task {
             }
         })
     }
+}
+
+/// The same request from a client that does not declare the extension.
+async fn undeclared(
+    session: &mut PeerSession,
+    form: TaskForm,
+    settings: &CheckSettings,
+) -> Result<Option<Finding>, Lost> {
+    let question = Question::TaskOnlyDeclared;
+    let Some(request) = request_of(session).cloned() else { return Ok(None) };
+    let id = session.fresh();
+    let params = session.params_for(&request, &id);
+    session.send(session.wire_format.request_with(&id, &request.method, params)).await?;
+    let sent = Sent { id, at: session.now() };
+    let Some(answer) = session.answer(&sent.id, sent.at + settings.deadline).await? else {
+        // It runs as any other, and is not needed.
+        session.cancel(&sent.id).await?;
+        return Ok(Some(Finding::new(question, Answer::Yes, "")));
+    };
+    let Some((id, handle)) = handle(form, &answer.frame) else {
+        return Ok(Some(Finding::new(question, Answer::Yes, "")));
+    };
+    let task = Task { sent, id: id.clone(), form, handle: handle.clone() };
+    task.ask(session, "tasks/cancel", settings).await?;
+    Ok(Some(Finding::new(question, Answer::No, format!("it was answered with {}", answer.frame))))
 }
 
 /// A question about a task that does not exist.
