@@ -656,6 +656,8 @@ pub(super) struct Program {
     lines: mpsc::Receiver<String>,
     /// The lines of its stderr so far.
     seen: Vec<String>,
+    /// The file of the pipe at which it listens.
+    pipe: Option<String>,
 }
 
 impl Program {
@@ -679,13 +681,15 @@ impl Program {
                 }
             }
         });
-        Self { child, lines, seen: Vec::new() }
+        Self { child, lines, seen: Vec::new(), pipe: None }
     }
 
     /// The endpoint that it prints when it listens.
     fn endpoint(&mut self) -> String {
         let line = self.line("listening on ");
-        line.strip_prefix("listening on ").unwrap_or_else(|| panic!("it said: {line}")).to_owned()
+        let endpoint = line.strip_prefix("listening on ").unwrap_or_else(|| panic!("it said: {line}"));
+        self.pipe = endpoint.strip_prefix("pipe:").map(str::to_owned);
+        endpoint.to_owned()
     }
 
     /// Waits for a line of its stderr that contains this text.
@@ -712,6 +716,11 @@ impl Drop for Program {
         // It may have ended already.
         drop(self.child.kill());
         drop(self.child.wait());
+        // It was killed, so it leaves them.
+        if let Some(pipe) = &self.pipe {
+            drop(std::fs::remove_file(pipe));
+            drop(std::fs::remove_file(format!("{pipe}.lock")));
+        }
     }
 }
 

@@ -52,6 +52,10 @@ impl Fixture {
         rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal).unwrap();
         let mut rest = String::new();
         self.stderr.read_to_string(&mut rest).unwrap();
+        if signal == rustix::process::Signal::KILL {
+            // What it leaves behind is the next one's.
+            self.endpoint.clear();
+        }
         (self.child.wait().unwrap().code(), rest)
     }
 }
@@ -61,6 +65,15 @@ impl Drop for Fixture {
         // It may have ended already.
         drop(self.child.kill());
         drop(self.child.wait());
+        remove_pipe(&self.endpoint);
+    }
+}
+
+/// Removes the files of a pipe, which a program that was killed leaves behind.
+pub(crate) fn remove_pipe(endpoint: &str) {
+    if let Some(file) = endpoint.strip_prefix("pipe:") {
+        drop(std::fs::remove_file(file));
+        drop(std::fs::remove_file(format!("{file}.lock")));
     }
 }
 

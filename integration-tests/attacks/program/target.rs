@@ -187,6 +187,11 @@ impl Drop for Target {
         // It may have ended already.
         drop(self.child.kill());
         drop(self.child.wait());
+        if self.wire == Wire::NamedPipe {
+            // It was killed, so it leaves them.
+            drop(fs::remove_file(&self.endpoint));
+            drop(fs::remove_file(format!("{}.lock", self.endpoint)));
+        }
     }
 }
 

@@ -22,7 +22,7 @@ use rescind::{ErrorObject, Outcome, Peer};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
-use crate::common::{Files, rescind};
+use crate::common::{Files, remove_pipe, rescind};
 
 /// Every wait ends: a test that hangs has failed.
 pub(crate) async fn soon<F: IntoFuture>(what: &str, future: F) -> F::Output {
@@ -112,6 +112,7 @@ impl Drop for Bridge {
         // It may have ended already.
         drop(self.child.kill());
         drop(self.child.wait());
+        remove_pipe(&self.endpoint);
     }
 }
 
