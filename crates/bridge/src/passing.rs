@@ -61,7 +61,7 @@ fn upstream_router(session: &Arc<Session>, downstream: &Peer) -> Router {
 async fn ask_upstream(session: &Arc<Session>, ctx: CallContext, params: Box<RawValue>) -> Answer {
     let (answer, task) = upstream_answer(session, &ctx, &params).await?;
     let Some(task) = task.filter(|_| session.is_shown()) else { return Ok(answer) };
-    let Some(question) = Question::about(&task.id, &params) else { return Ok(answer) };
+    let Some(question) = Question::about(task.id.clone(), &params) else { return Ok(answer) };
     // A task may run for long.
     drop(params);
     shown_tasks::show(session, &ctx, (answer, task), question).await

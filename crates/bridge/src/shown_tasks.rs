@@ -23,7 +23,7 @@ const MAX_PARAMS_BYTES: usize = 32 * 1024;
 #[derive(Serialize)]
 pub(crate) struct Question {
     #[serde(rename = "taskId")]
-    id: String,
+    id: serde_json::Value,
     /// What the client declares with each request (MCP 2026-07-28).
     #[serde(rename = "_meta", skip_serializing_if = "Option::is_none")]
     meta: Option<BTreeMap<String, Box<RawValue>>>,
@@ -31,7 +31,7 @@ pub(crate) struct Question {
 
 impl Question {
     /// About the task that a request with these params became. `None`: the task is not shown.
-    pub(crate) fn about(id: &str, params: &RawValue) -> Option<Self> {
+    pub(crate) fn about(id: serde_json::Value, params: &RawValue) -> Option<Self> {
         #[derive(Deserialize)]
         struct Params<'a> {
             #[serde(borrow, rename = "_meta")]
@@ -47,7 +47,7 @@ impl Question {
             // It is the token of that request.
             meta.remove("progressToken");
         }
-        Some(Self { id: id.to_owned(), meta })
+        Some(Self { id, meta })
     }
 }
 

@@ -92,7 +92,8 @@ pub(crate) enum TaskEnd {
 
 /// A task that an answer has created.
 pub(crate) struct NewTask {
-    pub(crate) id: Arc<str>,
+    /// As its server writes it.
+    pub(crate) id: serde_json::Value,
     /// When it does not count as running any more.
     until: watch::Receiver<Instant>,
     /// An error if the task was forgotten.
@@ -140,7 +141,7 @@ impl TaskClient {
 #[serde(rename_all = "camelCase")]
 struct SeenTask<'a> {
     #[serde(borrow)]
-    task_id: Cow<'a, str>,
+    task_id: IdText<'a>,
     #[serde(borrow)]
     result_type: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -164,7 +165,7 @@ struct Handle<'a> {
 #[serde(rename_all = "camelCase")]
 struct TaskId<'a> {
     #[serde(borrow)]
-    task_id: Cow<'a, str>,
+    task_id: IdText<'a>,
 }
 
 /// The params of a listen request.
@@ -178,11 +179,34 @@ struct Listen<'a> {
 #[serde(rename_all = "camelCase")]
 struct Listened<'a> {
     #[serde(borrow, default)]
-    task_ids: Vec<Cow<'a, str>>,
+    task_ids: Vec<IdText<'a>>,
+}
+
+/// The id of a task. Some servers count their tasks and write numbers; the number and the text of its digits are one id here, because
+/// a server may take them for one.
+struct IdText<'a> {
+    text: Cow<'a, str>,
+    number: Option<i64>,
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for IdText<'a> {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged)]
+        enum Written<'a> {
+            #[serde(borrow)]
+            Text(Cow<'a, str>),
+            Number(i64),
+        }
+        Ok(match Written::deserialize(deserializer)? {
+            Written::Text(text) => Self { text, number: None },
+            Written::Number(number) => Self { text: number.to_string().into(), number: Some(number) },
+        })
+    }
 }
 
 fn id_in(json: &RawValue) -> Option<Cow<'_, str>> {
-    serde_json::from_str::<TaskId<'_>>(json.get()).ok().map(|named| named.task_id)
+    serde_json::from_str::<TaskId<'_>>(json.get()).ok().map(|named| named.task_id.text)
 }
 
 impl SeenTask<'_> {
@@ -235,7 +259,13 @@ impl KnownTasks {
             }
             Some(TaskForm::DecidedByServer) if method == "subscriptions/listen" => {
                 let listen = serde_json::from_str::<Listen<'_>>(params.get());
-                listen.map_err(|_| unreadable())?.notifications.task_ids
+                listen
+                    .map_err(|_| unreadable())?
+                    .notifications
+                    .task_ids
+                    .into_iter()
+                    .map(|id| id.text)
+                    .collect()
             }
             Some(_) | None => return Ok(()),
         };
@@ -338,7 +368,7 @@ impl KnownTasks {
         let Ok(seen) = serde_json::from_str::<SeenTask<'_>>(task.get()) else { return };
         let mut table = self.lock();
         match seen.end() {
-            Some(end) => table.end_of(client, &seen.task_id, end),
+            Some(end) => table.end_of(client, &seen.task_id.text, end),
             None => table.renew(client, &seen),
         }
     }
@@ -396,8 +426,8 @@ impl TaskTable {
 
     /// A task was created. `None`: it is known, or it is not to be known.
     fn add(&mut self, client: &TaskClient, seen: &SeenTask<'_>, mark: UseMark) -> Option<NewTask> {
-        let is_known = self.known(&seen.task_id).any(|(_, task)| task.client.session == client.session);
-        if seen.task_id.len() > MAX_ID_BYTES || is_known {
+        let is_known = self.known(&seen.task_id.text).any(|(_, task)| task.client.session == client.session);
+        if seen.task_id.text.len() > MAX_ID_BYTES || is_known {
             return None;
         }
         let own = client.key();
@@ -411,7 +441,7 @@ impl TaskTable {
             }
         }
         self.created += 1;
-        let (id, number): (Arc<str>, u64) = (seen.task_id.as_ref().into(), self.created);
+        let (id, number): (Arc<str>, u64) = (seen.task_id.text.as_ref().into(), self.created);
         let created = Instant::now();
         let (until, times) = watch::channel(created + seen.time());
         let (sender, end) = oneshot::channel();
@@ -425,6 +455,7 @@ impl TaskTable {
         if let Some(known) = early.map(|(_, _, end)| *end).or_else(|| seen.end()) {
             self.end(number, known);
         }
+        let id = seen.task_id.number.map_or_else(|| id.as_ref().into(), Into::into);
         Some(NewTask { id, until: times, end })
     }
 
@@ -433,7 +464,7 @@ impl TaskTable {
         if seen.ttl.or(seen.ttl_ms).is_none() {
             return;
         }
-        let Some(number) = self.meant(client, &seen.task_id) else { return };
+        let Some(number) = self.meant(client, &seen.task_id.text) else { return };
         let Some(KnownTask { created, run: Some(run), client, .. }) = self.tasks.get(&number) else { return };
         let (session, mark, until) = (client.session, run.mark.clone(), *created + seen.time());
         let former = run.until.send_replace(until);
@@ -633,9 +664,9 @@ mod tests {
         let tasks = KnownTasks::default();
         for (dialect, method, params) in [
             (&MCP, "tasks/cancel", r#"{"taskId":"a","taskId":"b"}"#),
-            (&MCP, "tasks/get", r#"{"taskId":1}"#),
+            (&MCP, "tasks/get", r#"{"taskId":1.0}"#),
             (&MCP_2026, "tasks/update", "{}"),
-            (&MCP_2026, "subscriptions/listen", r#"{"notifications":{"taskIds":["a",5]}}"#),
+            (&MCP_2026, "subscriptions/listen", r#"{"notifications":{"taskIds":["a",5e0]}}"#),
             (&MCP_2026, "subscriptions/listen", r#"{"notifications":{"taskIds":["a"],"taskIds":["b"]}}"#),
         ] {
             let refused = tasks.check(dialect, &client(1), method, &raw(params)).expect_err(params);
@@ -645,6 +676,21 @@ mod tests {
             tasks.check(&MCP_2026, &client(1), "subscriptions/listen", &raw(params)).expect(params);
         }
         tasks.check(&MCP, &client(1), "tasks/list", &raw("{}")).expect("it names none");
+    }
+
+    /// Some servers count their tasks.
+    #[test]
+    fn a_number_is_the_id_of_a_task_and_the_same_as_its_digits() {
+        let (tasks, mark) = (KnownTasks::default(), UseMark::default());
+        let (request, handle) = (raw(r#"{"task":{}}"#), raw(r#"{"task":{"taskId":1,"status":"working"}}"#));
+        let ada = TaskClient { principal: Some(Principal("ada".into())), session: 1 };
+        let (_, task) = tasks.answered(&MCP, &ada, ("tools/call", &request), handle, || mark.clone());
+        assert!(task.is_some());
+        let bob = TaskClient { principal: Some(Principal("bob".into())), session: 2 };
+        for params in [r#"{"taskId":1}"#, r#"{"taskId":"1"}"#] {
+            tasks.check(&MCP, &ada, "tasks/cancel", &raw(params)).expect(params);
+            tasks.check(&MCP, &bob, "tasks/cancel", &raw(params)).expect_err(params);
+        }
     }
 
     #[test]
