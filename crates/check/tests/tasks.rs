@@ -7,7 +7,7 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use rescind_check::{CheckSettings, PeerSource, Started, check};
+use rescind_check::{CheckSettings, PeerSource, Started, Unusable, check};
 use rescind_core::{ByteStream, Framing};
 use rescind_testkit::runner::LinkSubject;
 use rescind_testkit::{Answer, Fact, Profile};
@@ -89,14 +89,20 @@ impl Server {
         let declares =
             params.pointer("/_meta/io.modelcontextprotocol~1clientCapabilities/extensions").is_some();
         match message["method"].as_str().unwrap_or_default() {
-            "initialize" => self.answer(
-                id,
-                json!({
-                    "protocolVersion": "2025-11-25",
-                    "capabilities": { "tools": {}, "tasks": { "cancel": {}, "requests": { "tools": { "call": {} } } } },
-                    "serverInfo": { "name": "tasks", "version": "1" },
-                }),
-            ),
+            "initialize" => {
+                let mut tasks = json!({ "cancel": {}, "requests": { "tools": { "call": {} } } });
+                if self.manner == "no cancel" {
+                    tasks.as_object_mut().unwrap().remove("cancel");
+                }
+                self.answer(
+                    id,
+                    json!({
+                        "protocolVersion": "2025-11-25",
+                        "capabilities": { "tools": {}, "tasks": tasks },
+                        "serverInfo": { "name": "tasks", "version": "1" },
+                    }),
+                );
+            }
             "server/discover" => self.answer(
                 id,
                 json!({
@@ -110,7 +116,12 @@ impl Server {
                 self.answer(id, json!({ "running": tasks + calls }));
             }
             "tools/call" if params["name"] == "quick" => self.answer(id, json!({ "content": [] })),
-            "tools/call" if params.get("task").is_some() || declares || params["name"] == "job" => {
+            "tools/call"
+                if params.get("task").is_some()
+                    || declares
+                    || params["name"] == "job"
+                    || self.manner == "gives all" =>
+            {
                 self.begin(id, &params);
             }
             "tools/call" => {
@@ -226,10 +237,14 @@ impl Server {
                 self.tasks().get_mut(at).unwrap().status = "completed";
                 self.refuse(id, -32_602);
             }
+            "tasks/cancel" if self.manner == "no cancel" => self.refuse(id, -32_601),
             "tasks/cancel" if is_open && self.manner == "refuses" => self.refuse(id, -32_602),
             "tasks/cancel" if is_open || self.is_2026 => {
                 if is_open {
                     self.tasks().get_mut(at).unwrap().status = "cancelled";
+                }
+                if self.manner == "forgets" {
+                    self.tasks().get_mut(at).unwrap().id = "forgotten".to_owned();
                 }
                 let is_empty = self.is_2026 && self.manner != "cancel has a task";
                 self.answer(id, if is_empty { json!({}) } else { self.view(at) });
@@ -282,7 +297,7 @@ struct Row {
 const NO: Answer = Answer::No;
 
 #[rustfmt::skip]
-const ROWS: [Row; 25] = [
+const ROWS: [Row; 27] = [
     Row { dialect: "mcp", manner: "right", ms: 400, with: WITNESS, told: &[("task_cancelled", Answer::Yes), ("task_stays_ended", Answer::Yes)] },
     Row { dialect: "mcp", manner: "right", ms: 60, with: "", told: &[] },
     Row { dialect: "mcp", manner: "right", ms: 900, with: WITNESS, told: &[("task_stops_work", Answer::Yes), ("task_ids_secret", Answer::Yes), ("task_ids_unique", Answer::Yes), ("task_has_times", Answer::Yes), ("task_result_at_end", Answer::Yes), ("task_result_related", Answer::Yes)] },
@@ -290,6 +305,7 @@ const ROWS: [Row; 25] = [
     Row { dialect: "mcp", manner: "right", ms: 8_000, with: WITNESS, told: &[("task_cancelled", Answer::Yes), ("task_stays_ended", Answer::Unsure), ("task_stops_work", Answer::Yes)] },
     Row { dialect: "mcp", manner: "ends at its cancel", ms: 900, with: "", told: &[("task_cancelled", Answer::Unsure)] },
     Row { dialect: "mcp", manner: "refuses", ms: 900, with: "", told: &[("task_cancelled", NO)] },
+    Row { dialect: "mcp", manner: "no cancel", ms: 600, with: WITNESS, told: &[("task_goes_on", Answer::Yes), ("task_cancelled", Answer::NotAsked), ("task_stops_work", Answer::NotAsked), ("task_ended_cancel_refused", Answer::NotAsked)] },
     Row { dialect: "mcp", manner: "works on", ms: 600, with: WITNESS, told: &[("task_stops_work", NO)] },
     Row { dialect: "mcp", manner: "works on", ms: 900, with: PROGRESS, told: &[("task_stops_work", NO)] },
     Row { dialect: "mcp", manner: "completed later", ms: 1_300, with: "", told: &[("task_stays_ended", NO)] },
@@ -303,6 +319,7 @@ const ROWS: [Row; 25] = [
     Row { dialect: "mcp-2026", manner: "right", ms: 900, with: WITNESS, told: &[("task_cancelled", Answer::Yes), ("task_stops_work", Answer::Yes), ("task_stays_ended", Answer::Yes), ("task_found_at_once", Answer::Yes), ("task_needs_extension", Answer::Yes), ("task_only_declared", Answer::Yes), ("task_result_types", Answer::Yes), ("task_cancel_empty", Answer::Yes)] },
     Row { dialect: "mcp-2026", manner: "ends at its cancel", ms: 900, with: "", told: &[("task_cancelled", Answer::Unsure)] },
     Row { dialect: "mcp-2026", manner: "completed later", ms: 1_300, with: "", told: &[("task_stays_ended", NO)] },
+    Row { dialect: "mcp-2026", manner: "forgets", ms: 600, with: "", told: &[("task_cancelled", Answer::Yes), ("task_stays_ended", Answer::Unsure)] },
     Row { dialect: "mcp-2026", manner: "found late", ms: 600, with: "", told: &[("task_found_at_once", NO)] },
     Row { dialect: "mcp-2026", manner: "serves all", ms: 300, with: "", told: &[("task_needs_extension", NO)] },
     Row { dialect: "mcp-2026", manner: "right", ms: 300, with: JOB, told: &[("task_only_declared", NO)] },
@@ -348,21 +365,21 @@ impl PeerSource for InMemory {
 }
 
 /// The facts, and what the server received.
-fn checked(row: Row) -> (Vec<Fact>, Vec<Value>) {
+fn checked(row: Row) -> Result<(Vec<Fact>, Vec<Value>), Unusable> {
     let mut settings = CheckSettings::default();
     settings.tries = 1;
     settings.processor_time = false;
     settings.longest = if row.ms > 5_000 { Duration::from_secs(1) } else { Duration::from_secs(6) };
     let mut source = InMemory { row, seen: Arc::default() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let report = runtime.block_on(check(row.dialect, &mut source, &settings, |_| {})).unwrap();
+    let report = runtime.block_on(check(row.dialect, &mut source, &settings, |_| {}))?;
     let seen = source.seen.lock().unwrap().clone();
-    (report.facts, seen)
+    Ok((report.facts, seen))
 }
 
 /// What is wrong with the verdict on a server, in words.
 fn trouble(row: Row) -> Vec<String> {
-    let (facts, seen) = checked(row);
+    let (facts, seen) = checked(row).unwrap();
     let mut trouble = Vec::new();
     for fact in facts.iter().filter(|fact| fact.name.starts_with("task_")) {
         let told = row.told.iter().find(|(name, _)| *name == fact.name);
@@ -398,4 +415,11 @@ fn a_server_of_tasks_is_told_what_it_does_and_is_not_accused_of_more() {
         }
     }
     assert!(all.is_empty(), "{}", all.join("\n"));
+}
+
+#[test]
+fn a_slow_request_that_is_answered_with_a_task_is_told_as_such() {
+    let row = Row { dialect: "mcp-2026", manner: "gives all", ms: 300, with: "", told: &[] };
+    let why = checked(row).unwrap_err().to_string();
+    assert!(why.contains("is answered with a task, though it declares no tasks"), "{why}");
 }

@@ -42,9 +42,10 @@ pub struct Vector {
     /// A decision of this library where the documents leave a choice. A foreign peer may have decided differently and
     /// is not asked.
     pub ours: Option<String>,
-    /// What a foreign peer must declare for this vector: a pointer (RFC 6901) into its answer to the request that opens a session or
+    /// What a foreign peer must declare for this vector: pointers (RFC 6901) into its answer to the request that opens a session or
     /// asks what the server can do.
-    pub declared: Option<String>,
+    #[serde(default)]
+    pub declared: Vec<String>,
     /// How the session is opened.
     #[serde(default)]
     pub handshake: HandshakeMode,

@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use rescind_core::dialect::TaskForm;
 use rescind_testkit::wire_format::WireFormat;
 use rescind_testkit::{ProfileRequest, RequestKind};
 use serde_json::{Value, json};
 
 use super::session::{Lost, PeerSession, Received, Sent};
+use super::tasks::handle;
 use super::tries::is_cancelled;
 use super::{CheckSettings, Unusable, work};
 
@@ -311,6 +313,14 @@ fn timing(
     if let (Some(code), Some(answer)) = (error.as_ref().filter(|code| wrong.contains(code)), answer) {
         return Err(Unusable(format!(
             "the request `{method}` of the profile is refused with {code}, so it cannot be used: {}",
+            answer.frame
+        )));
+    }
+    let is_task = |answer: &&Received| handle(TaskForm::DecidedByServer, &answer.frame).is_some();
+    if let Some(answer) = answer.filter(is_task) {
+        return Err(Unusable(format!(
+            "the request `{method}` of the profile is answered with a task, though it declares no tasks, and a server must not do that: \
+             {}",
             answer.frame
         )));
     }

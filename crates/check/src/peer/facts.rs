@@ -244,7 +244,9 @@ impl<'a, P: PeerSource> Checker<'a, P> {
             {
                 "it needs a slow request that is a turn (`--slow 'session/prompt ..'`)"
             }
-            _ if baselines.slow.is_none() => "it needs a slow request (`--slow`)",
+            _ if baselines.slow.is_none() && !question.is_about_tasks() => {
+                "it needs a slow request (`--slow`)"
+            }
             Question::StopsWork => {
                 "no witness saw the work: it uses little processor time, reports no progress, and others are served beside it"
             }

@@ -146,6 +146,17 @@ impl Cancelled {
         session.listen(session.now() + step).await?;
         let status = task.first_status(session, settings).await?;
         self.findings.push(goes_on(status.as_deref()));
+        if !self.may_be_cancelled(session) {
+            let why = "the peer does not declare `tasks.cancel`";
+            let questions = [
+                Question::TaskCancelled,
+                Question::TaskStopsWork,
+                Question::TaskStaysEnded,
+                Question::TaskEndedCancelRefused,
+            ];
+            self.findings.extend(questions.map(|question| Finding::not_asked(question, why)));
+            return Ok(());
+        }
         if !status.as_deref().is_some_and(is_open) {
             return Ok(());
         }
@@ -210,6 +221,12 @@ impl Cancelled {
         Ok(())
     }
 
+    /// Whether the peer serves `tasks/cancel`. In 2026-07-28 whoever declares tasks does.
+    fn may_be_cancelled(&self, session: &PeerSession) -> bool {
+        let declared = |answer: &Value| answer.pointer("/result/capabilities/tasks/cancel").is_some();
+        self.form == TaskForm::DecidedByServer || session.opening.as_ref().is_none_or(declared)
+    }
+
     /// The final status, and the status later: after the time at which the task would have ended, if that is known.
     fn stays(&self, ended: Option<&str>, later: Option<&str>, longest: Duration) -> Finding {
         let question = Question::TaskStaysEnded;
@@ -228,10 +245,9 @@ impl Cancelled {
                 Finding::new(question, Answer::Yes, format!("it stayed `{ended}`"))
             }
             // A store may forget a task that has ended.
-            (Some(_), None) => Finding::new(question, Answer::Unsure, "the task was not known any more"),
-            (ended, later) => {
-                let words = |status: Option<&str>| status.unwrap_or("unknown").to_owned();
-                let detail = format!("it was `{}`, and later `{}`", words(ended), words(later));
+            (_, None) => Finding::new(question, Answer::Unsure, "the task was not known any more"),
+            (ended, Some(later)) => {
+                let detail = format!("it was `{}`, and later `{later}`", ended.unwrap_or("unknown"));
                 Finding::new(question, Answer::No, detail)
             }
         }
@@ -348,7 +364,7 @@ fn declaring(form: TaskForm, mut params: Value) -> Value {
 }
 
 /// The task's id and the task, if this answer is a handle.
-fn handle(form: TaskForm, answer: &Value) -> Option<(&Value, &Value)> {
+pub(super) fn handle(form: TaskForm, answer: &Value) -> Option<(&Value, &Value)> {
     let result = answer.get("result")?;
     let task = match form {
         TaskForm::AskedByClient => result.get("task")?,

@@ -176,7 +176,7 @@ impl<'a, S: Subject> Play<'a, S> {
                 }
             }
         }
-        let declares = vector.declared.is_some() && self.is_foreign();
+        let declares = !vector.declared.is_empty() && self.is_foreign();
         if let Some(method) = self.wire_format.facts.discovery.filter(|_| declares) {
             let answer = self.request(method, json!({})).await;
             // What refuses to say it declares nothing.
@@ -687,14 +687,12 @@ impl<S: Subject> Play<'_, S> {
             let why = "this peer declares no cancellation, so no cancel may be sent";
             return Err(Stop::NotAsked(why.to_owned()));
         }
-        match &self.scenario.vector.declared {
-            Some(pointer) if answer.pointer(pointer).is_none() => {
-                let method = self.wire_format.declaring_method();
-                let why = format!("it applies only to peers whose answer to `{method}` has `{pointer}`");
-                Err(Stop::NotAsked(why))
-            }
-            Some(_) | None => Ok(()),
-        }
+        let missing = self.scenario.vector.declared.iter().find(|pointer| answer.pointer(pointer).is_none());
+        missing.map_or(Ok(()), |pointer| {
+            let method = self.wire_format.declaring_method();
+            let why = format!("it applies only to peers whose answer to `{method}` has `{pointer}`");
+            Err(Stop::NotAsked(why))
+        })
     }
 
     /// A vector with its own handshake tests what the peer declares and which version it supports. A foreign peer that

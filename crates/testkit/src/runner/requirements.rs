@@ -86,7 +86,7 @@ impl Scenario {
             return why("the subject cannot be instructed to make calls");
         }
         // A foreign peer may itself declare what the options would set.
-        if !vector.options.is_default() && !abilities.options && vector.declared.is_none() {
+        if !vector.options.is_default() && !abilities.options && vector.declared.is_empty() {
             return why("it needs settings that this peer cannot be given");
         }
         if requirements.many_lines && !abilities.many_lines {
