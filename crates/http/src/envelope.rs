@@ -372,8 +372,9 @@ async fn collect<B: Body<Data = Bytes> + Unpin>(
     let mut more = BytesMut::new();
     let mut was_looked_at = false;
     while !body.is_end_stream() {
-        let is_begun = !first.is_empty() || !more.is_empty();
-        let frame = match is_enough.as_ref().filter(|_| is_begun) {
+        // Some servers send blanks while they work.
+        let has_begun = || ![&first[..], &more].iter().all(|read| read.trim_ascii_start().is_empty());
+        let frame = match is_enough.as_ref().filter(|_| has_begun()) {
             None => body.frame().await,
             // Boxed, because otherwise the future of each response would reserve the space of a timer.
             Some(is_enough) => match Box::pin(tokio::time::timeout(pause(was_looked_at), body.frame())).await
@@ -406,7 +407,7 @@ async fn collect<B: Body<Data = Bytes> + Unpin>(
         if read + data.len() > limit {
             let start: &[u8] = if !more.is_empty() {
                 &more
-            } else if is_begun {
+            } else if !first.is_empty() {
                 &first
             } else {
                 &data
@@ -687,6 +688,16 @@ mod tests {
                 (other, _) => panic!("{pieces:?}: {other:?}"),
             }
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_may_send_blanks_before_a_body_while_it_works() {
+        let pieces = stream::iter([" ", "\n", "{}"]).then(async |piece: &str| {
+            tokio::time::sleep(2 * SILENCE).await;
+            Ok::<_, Infallible>(Frame::data(Bytes::copy_from_slice(piece.as_bytes())))
+        });
+        let (body, is_whole) = whole_message(&mut StreamBody::new(Box::pin(pieces)), 100).await.unwrap();
+        assert_eq!((&*body, is_whole), (&b" \n{}"[..], true));
     }
 
     #[tokio::test]

@@ -428,9 +428,11 @@ impl Events {
             // A message without the name of its field.
             _ if is_object(line) => self.take_data(line),
             _ => {
-                // Unknown fields are ignored. Their names have no spaces or brackets, as text and pages have.
+                // Unknown fields are ignored. Their names have no spaces or brackets, as text and pages have, and their values are no
+                // answers: `Data` is another name than `data`.
                 self.is_unreadable |=
-                    !field.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(byte));
+                    !field.iter().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(byte))
+                        || (is_object(&value) && Envelope::of(&value).is_answer());
                 self.note_stray(line);
                 if self.data.has_lines && &*field != b"id" && self.event.torn.len() < BEGINNING {
                     self.event.torn.push(b'\n');

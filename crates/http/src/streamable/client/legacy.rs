@@ -69,7 +69,9 @@ pub(super) async fn open(client: &Arc<Client>, within: Duration) -> Result<(), T
     let reading = read_stream(client.requester.clone(), headers, client.max_frame, queue, told);
     streams::launch(client, &mut client.state(), None, reading);
     let late = || {
-        let text = format!("the server sent no event `endpoint` within {within:?}");
+        let hint =
+            if within == FALLBACK { ": if it needs longer, choose the binding `legacy-sse`" } else { "" };
+        let text = format!("the server sent no event `endpoint` within {within:?}{hint}");
         TransportError::new(TransportErrorKind::Open, text)
     };
     let closed = || TransportError::new(TransportErrorKind::Closed, "the link is closed");

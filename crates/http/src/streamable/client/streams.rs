@@ -122,6 +122,11 @@ impl StreamProgress {
                 self.retry = retry.clamp(SHORTEST, client.settings.give_up_after.max(SHORTEST));
             }
             if !(is_message || reply == Reply::Own || is_error && reply.is_unclear()) {
+                if is_error && self.request.is_none() {
+                    // On the stream of all calls it ends none of them.
+                    let (deviation, sent) = (Deviation::Noise, event.data.clone());
+                    client.inbound_queue.push_event(TransportEvent::Deviation { deviation, sent });
+                }
                 self.last_sent = event.data;
                 continue;
             }
