@@ -131,14 +131,23 @@ fn note<'a>(
     }
 }
 
-/// The name without its quotes, and the place of its value.
+/// The name without its quotes, and the place of its value. Programs that print objects of JavaScript write names without quotes.
 fn read_name(text: &[u8], at: usize) -> Option<(&[u8], usize)> {
-    let end = skip_string(text, at)?;
+    let is_quoted = matches!(text.get(at)?, b'"' | b'\'');
+    let (end, name) = if is_quoted {
+        let end = skip_string(text, at)?;
+        (end, text.get(at + 1..end - 1)?)
+    } else {
+        let word = text.get(at..)?;
+        let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'_' | b'$');
+        let length = word.iter().position(|byte| !is_part(byte))?;
+        (at + length, word.get(..length).filter(|word| !word.is_empty())?)
+    };
     let colon = skip_space(text, end);
     if text.get(colon)? != &b':' {
         return None;
     }
-    Some((text.get(at + 1..end - 1)?, skip_space(text, colon + 1)))
+    Some((name, skip_space(text, colon + 1)))
 }
 
 fn skip_space(text: &[u8], mut at: usize) -> usize {
@@ -323,6 +332,7 @@ mod tests {
     fn members_are_found_around_values_that_are_not_json() {
         for text in [
             r#"{"jsonrpc":"2.0","id":7,"result":{"x":NaN}}"#,
+            r"{ jsonrpc: '2.0', id: 7, result: { content: [], $x_1: null } }",
             r#"{"jsonrpc":"2.0","result":{"x":[1,-Infinity,{}],"y":[]},"id":7}"#,
             r#"{"result":{"x":0x1f,"y":01,"id":8,"z":{"id":9}}, "id" : 7 }"#,
             "{\"result\":\"a raw\nline\",\"id\":7}",

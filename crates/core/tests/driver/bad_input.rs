@@ -815,9 +815,10 @@ async fn a_body_with_something_around_its_answer_ends_the_call_that_it_names() {
 async fn a_body_that_is_not_json_and_names_nothing_ends_the_only_open_call_and_never_one_of_two() {
     for (body, ends) in [
         ("Internal error", true),
-        ("{jsonrpc: '2.0', id: 1, result: 5}", true),
+        ("{jsonrpc: '2.0', result: 5}", true),
         (r#"{"jsonrpc":"2.0","params":{"a":NaN},"method":"m"}"#, false),
         (r#"{"jsonrpc":"2.0","params":{"a":"#, false),
+        (r#"{"result":{"a":"half of an answ"#, true),
         (r#"{"jsonrpc":"2.0","id":"x","result":NaN}"#, false),
         (" ", false),
     ] {
@@ -829,7 +830,10 @@ async fn a_body_that_is_not_json_and_names_nothing_ends_the_only_open_call_and_n
             raw.write(frame(body)).await;
             if ends && calls == 1 {
                 let what = unreadable(open.remove(0)).await;
-                assert!(what.starts_with("it is not JSON at byte"), "{what}");
+                assert!(
+                    what.starts_with("it is not JSON at byte") || what.starts_with("it is cut off"),
+                    "{what}"
+                );
                 continue;
             }
             for (call, id) in open.into_iter().zip(1..) {

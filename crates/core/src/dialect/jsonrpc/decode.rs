@@ -44,7 +44,9 @@ impl JsonRpc {
                 self.read_request_or_notification(method_name(method)?, params.and_then(Part::raw), id)
             }
             None if is_answer => {
-                self.read_answer(has_version, id, result.and_then(Part::raw), error.and_then(Part::raw))
+                let (result, error) = (result.and_then(Part::raw), error.and_then(Part::raw));
+                let answer = self.read_answer(has_version, id, result, error)?;
+                Ok(if has_version || !has_others(text, &names) { answer } else { uncertain(answer) })
             }
             Some(_) | None => Err(if has_version { BadMessage::NoKind } else { BadMessage::WrongVersion }),
         }
@@ -237,6 +239,34 @@ impl JsonRpc {
     }
 }
 
+/// Whether the names of an object's members are without quotes.
+fn has_bare_names(frame: &[u8]) -> bool {
+    let inside = frame.trim_ascii_start().strip_prefix(b"{").unwrap_or_default();
+    !matches!(inside.trim_ascii_start().first(), Some(b'"' | b'\'' | b'}') | None)
+}
+
+/// Whether an object has members with other names than these.
+fn has_others(text: &str, names: &[&str]) -> bool {
+    let mut has_others = false;
+    broken_json::members(text.as_bytes(), text.len(), |name, _| {
+        has_others |= !names.iter().any(|known| known.as_bytes() == name);
+    });
+    has_others
+}
+
+/// An answer that may be a line of a log, which has an `id` and a `result` too: it ends its call, and its value is not taken.
+fn uncertain(answer: Incoming<'_>) -> Incoming<'_> {
+    match answer {
+        Incoming::Answer { call, body: AnswerBody::Value(_), .. } => {
+            let fault = AnswerFault::new(
+                "it names no version of JSON-RPC, and has members that are not of an answer",
+            );
+            Incoming::Answer { call, body: AnswerBody::Malformed(fault), deviation: None }
+        }
+        answer => answer,
+    }
+}
+
 /// The call that an object names which is not a message, if it can only be an answer. A JSON text with a method can be
 /// one too: some programs write the whole request back, with its result. No call: it is an answer, and its id is
 /// missing, or there are two, or it is somewhere in or after what is broken.
@@ -276,6 +306,10 @@ fn read_broken(frame: &[u8], why: BadMessage) -> Option<(Option<CallNumber>, Ans
     }
     if why == BadMessage::WrongVersion && has_other && !has_version && !names_answer {
         // A line of a log may have a member `id` too.
+        return None;
+    }
+    if !has_version && has_bare_names(frame) {
+        // Programs print objects of JavaScript.
         return None;
     }
     if let Some(id) = id.filter(|_| certain && is_one) {

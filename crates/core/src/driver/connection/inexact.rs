@@ -250,8 +250,11 @@ impl ConnectionTask {
         if !is_meant {
             return None;
         }
+        let inside = body.trim_ascii_start().strip_prefix(b"{").unwrap_or_default().trim_ascii_start();
+        let begins_answer = inside.starts_with(b"\"result\"") || inside.starts_with(b"\"error\"");
         // The method may be in the part that is cut off.
-        let is_cut = serde_json::from_slice::<IgnoredAny>(body).is_err_and(|error| error.is_eof());
+        let is_cut =
+            !begins_answer && serde_json::from_slice::<IgnoredAny>(body).is_err_and(|error| error.is_eof());
         let names_something = has("method") || has("\"id\"") || has("'id'") || has("\\u");
         (!is_cut && !names_something).then(|| (None, AnswerFault::of(body, why)))
     }
