@@ -53,7 +53,7 @@ impl Fixture {
         let mut rest = String::new();
         self.stderr.read_to_string(&mut rest).unwrap();
         if signal == rustix::process::Signal::KILL {
-            // What it leaves behind is the next one's.
+            // The next one takes over the files that are left.
             self.endpoint.clear();
         }
         (self.child.wait().unwrap().code(), rest)

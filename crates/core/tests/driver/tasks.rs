@@ -1005,7 +1005,7 @@ async fn a_client_is_sent_the_changes_of_a_task_of_another_process() {
     task.cancel().await.unwrap();
     assert_eq!(next().await["status"], "cancelled");
     assert_eq!(timeout(SOON, listen).await.unwrap().unwrap()["resultType"], "complete");
-    // What a task asks of its client is told with the request.
+    // Beside the status `input_required`, a listener gets the request to the client.
     let task = start(&client, "ask").await;
     let listen = other.call::<_, Value>("subscriptions/listen", &listen_params(&json!([task.id()])));
     let listen = listen.start().unwrap();

@@ -81,7 +81,7 @@ pub(super) struct Message<'a> {
     body: &'a [u8],
     bodies: &'static MirroredBodies,
     id: Option<&'a RawValue>,
-    /// What of it is not of JSON-RPC 2.0: its version, or its params.
+    /// Its version or its params, if JSON-RPC 2.0 does not allow them.
     fault: Option<BadMessage>,
     method: Option<Cow<'a, str>>,
     /// The name in the message, if its method is one whose messages have a name.
