@@ -8,8 +8,8 @@ use rescind_core::dialect::{
     self, CallFrame, CancelName, Dialect, HandshakePart, JsonRpc, Refusal, ReplyTo, negotiate,
 };
 use rescind_core::{
-    AckStatus, AnswerBody, BadFrame, BadMessage, CallNumber, Cause, CauseKind, Decoded, ErrorObject, Framing,
-    Incoming, IncomingRequest, MAX_ID_BYTES, RequestId,
+    AckStatus, AnswerBody, BadFrame, BadMessage, CallNumber, Cause, CauseKind, Decoded, Deviation,
+    ErrorObject, Framing, Incoming, IncomingRequest, MAX_ID_BYTES, RequestId,
 };
 use serde::de::IgnoredAny;
 use serde_json::Value;
@@ -58,7 +58,8 @@ fn agrees_with_values(dialect: &Dialect, message: &Incoming<'_>, value: Option<&
     let is_error = |error: Option<&Value>| {
         error.is_some_and(|error| {
             error.is_object()
-                && (error["code"].is_i64() || error["code"].is_string() || error["code"].is_u64())
+                // `-32601.0` is the same number as `-32601`.
+                && (error["code"].is_string() || error["code"].as_f64().is_some_and(|code| code.fract() == 0.0))
         })
     };
     let is_json_rpc = dialect.codec().as_json_rpc().is_some();
@@ -168,6 +169,14 @@ fn the_long_way(dialect: &Dialect, frame: &[u8], message: &Incoming<'_>) {
     }
     for longer in [format!(r#"{{"\u007az":0,{members}}}"#), format!(r#"{{{members},"\u007az":0}}"#)] {
         let again = dialect.codec().decode(longer.as_bytes());
+        if let Incoming::Answer { call, body: AnswerBody::Value(_), deviation: Some(Deviation::NoVersion) } =
+            message
+        {
+            // It may be a line of a log now.
+            let is_uncertain = matches!(&again, Incoming::Answer { call: named, body: AnswerBody::Malformed(_), .. } if named == call);
+            assert!(is_uncertain, "one member more did not change {text}");
+            continue;
+        }
         assert_eq!(meaning_of(&again), meaning_of(message), "one member more changed {text}");
     }
 }
@@ -447,7 +456,7 @@ fn naive_json_rpc(codec: &JsonRpc, value: &Value) -> &'static str {
     let Some(method) = of("method").filter(|method| !(method.is_null() && is_answer)) else {
         return match id.filter(|id| !names_nothing(id)) {
             Some(_) if is_answer => "answer",
-            None if is_error(of("error")) && of("result").is_none_or(Value::is_null) => "peer error",
+            None if of("result").is_none_or(Value::is_null) => peer_error(of("error")),
             _ => "bad",
         };
     };
@@ -486,11 +495,14 @@ fn names_nothing(id: &Value) -> bool {
     }
 }
 
-fn is_error(error: Option<&Value>) -> bool {
-    error.is_some_and(|error| {
-        let of = |name: &str| error.get(name);
-        of("code").is_some_and(Value::is_i64) && of("message").is_some_and(Value::is_string)
-    })
+/// What an error is that answers no request. Whether a number is a whole one, and how large, its text says.
+fn peer_error(error: Option<&Value>) -> &'static str {
+    let Some(error) = error.filter(|error| error["message"].is_string()) else { return "bad" };
+    match &error["code"] {
+        Value::Number(code) if code.is_i64() => "peer error",
+        Value::Number(code) if code.is_f64() => "peer error or bad",
+        _ => "bad",
+    }
 }
 
 /// Whether the value is text that may be an id, with at least this many bytes.
