@@ -127,12 +127,17 @@ fn unreadable(dialect: &Dialect, frame: &[u8], why: BadMessage, value: Option<&V
         assert!(id.is_some(), "{call:?} is named by no id");
         return;
     };
-    let (id, number) = (&value["id"], call.0.to_string());
+    // Some programs write the names of members with capital letters.
+    let member = |name: &str| {
+        let capital = || value.as_object()?.iter().find(|(other, _)| other.eq_ignore_ascii_case(name));
+        value.get(name).or_else(|| capital().map(|(_, value)| value)).unwrap_or(&Value::Null)
+    };
+    let (id, number) = (member("id"), call.0.to_string());
     let spelled = id.as_str().map_or_else(|| id.to_string(), ToOwned::to_owned);
     // `-0` is 0.
     let is_same =
         spelled == number || spelled.parse::<f64>().is_ok_and(|id| (id + 0.0).to_string() == number);
-    let is_answer = value["method"].is_null() || !value["result"].is_null() || !value["error"].is_null();
+    let is_answer = member("method").is_null() || !member("result").is_null() || !member("error").is_null();
     assert!(is_same && is_answer, "{call:?} is not the call of {value}");
 }
 
