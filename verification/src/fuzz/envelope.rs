@@ -137,7 +137,7 @@ fn unreadable(dialect: &Dialect, frame: &[u8], why: BadMessage, value: Option<&V
     // `-0` is 0.
     let is_same =
         spelled == number || spelled.parse::<f64>().is_ok_and(|id| (id + 0.0).to_string() == number);
-    let is_answer = member("method").is_null() || !member("result").is_null() || !member("error").is_null();
+    let is_answer = value["method"].is_null() || !member("result").is_null() || !member("error").is_null();
     assert!(is_same && is_answer, "{call:?} is not the call of {value}");
 }
 
