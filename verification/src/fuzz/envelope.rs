@@ -134,9 +134,9 @@ fn unreadable(dialect: &Dialect, frame: &[u8], why: BadMessage, value: Option<&V
     };
     let (id, number) = (member("id"), call.0.to_string());
     let spelled = id.as_str().map_or_else(|| id.to_string(), ToOwned::to_owned);
-    // `-0` is 0.
-    let is_same =
-        spelled == number || spelled.parse::<f64>().is_ok_and(|id| (id + 0.0).to_string() == number);
+    // `-0` is 0, and a float has not all digits of a large number.
+    let as_float = |text: &str| text.parse::<f64>().map(|number| (number + 0.0).to_string());
+    let is_same = spelled == number || as_float(&spelled).is_ok_and(|id| as_float(&number) == Ok(id));
     let is_answer = value["method"].is_null() || !member("result").is_null() || !member("error").is_null();
     assert!(is_same && is_answer, "{call:?} is not the call of {value}");
 }
