@@ -415,14 +415,22 @@ async fn a_foreign_peer_need_not_follow_our_decisions_or_undeclared_features() {
     let played = asked(task, &mut Scripted::new([opened()])).await;
     assert!(matches!(played.verdict, Verdict::NotAsked { .. }), "{played:?}");
     assert!(why(&played).contains("/capabilities/tasks/requests/tools/call"), "{played:?}");
-    let declares = r#"{"jsonrpc":"2.0","id":"runner-1","result":{"protocolVersion":"2025-11-25","capabilities":{"tasks":{"requests":{"tools":{"call":{}}}}}}}"#;
+    let declaring = |more: &str| {
+        frame(&format!(
+            r#"{{"jsonrpc":"2.0","id":"runner-1","result":{{"protocolVersion":"2025-11-25","capabilities":{{"tasks":{{{more}"requests":{{"tools":{{"call":{{}}}}}}}}}}}}}}"#
+        ))
+    };
+    // Whoever has tasks need not serve their cancel.
+    let played = asked(task, &mut Scripted::new([vec![declaring("")]])).await;
+    assert!(why(&played).contains("/capabilities/tasks/cancel"), "{played:?}");
     let unknown = |id: u64| {
         vec![frame(&format!(
             r#"{{"jsonrpc":"2.0","id":{id},"error":{{"code":-32602,"message":"No such task"}}}}"#
         ))]
     };
     let barrier = frame(r#"{"jsonrpc":"2.0","id":"runner-2","result":{"value":"barrier"}}"#);
-    let script = [vec![frame(declares)], vec![], unknown(1), unknown(2), unknown(3), vec![barrier]];
+    let script =
+        [vec![declaring(r#""cancel":{},"#)], vec![], unknown(1), unknown(2), unknown(3), vec![barrier]];
     let played = asked(task, &mut Scripted::new(script)).await;
     assert_eq!(played.verdict, Verdict::Held, "{played:?}");
 }
