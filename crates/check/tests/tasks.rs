@@ -244,7 +244,7 @@ impl Server {
                     self.tasks().get_mut(at).unwrap().status = "cancelled";
                 }
                 if self.manner == "forgets" {
-                    self.tasks().get_mut(at).unwrap().id = "forgotten".to_owned();
+                    "forgotten".clone_into(&mut self.tasks().get_mut(at).unwrap().id);
                 }
                 let is_empty = self.is_2026 && self.manner != "cancel has a task";
                 self.answer(id, if is_empty { json!({}) } else { self.view(at) });
