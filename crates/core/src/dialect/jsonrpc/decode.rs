@@ -23,6 +23,9 @@ fn is_two(version: &str) -> bool {
         || (version.contains('\\') && serde_json::from_str::<String>(version).is_ok_and(|text| text == "2.0"))
 }
 
+/// The members of messages.
+const NAMES: [&str; 6] = ["jsonrpc", "method", "params", "id", "result", "error"];
+
 impl JsonRpc {
     pub(super) fn read<'a>(&self, frame: &'a [u8]) -> Result<Incoming<'a>, BadMessage> {
         let text = json::text(frame)?;
@@ -31,8 +34,7 @@ impl JsonRpc {
             Shape::Array => return read_batch(text),
             Shape::Other => return Err(json::not_an_object(text)),
         }
-        let names = ["jsonrpc", "method", "params", "id", "result", "error"];
-        let [version, method, params, id, result, error] = json::envelope(text, names)?;
+        let [version, method, params, id, result, error] = json::envelope(text, NAMES)?;
         let has_version = version.is_some_and(|version| is_two(version.get()));
         let is_answer = result.is_some() || error.is_some();
         match method.filter(|method| !(is_answer && is_null(*method))) {
@@ -44,9 +46,8 @@ impl JsonRpc {
                 self.read_request_or_notification(method_name(method)?, params.and_then(Part::raw), id)
             }
             None if is_answer => {
-                let (result, error) = (result.and_then(Part::raw), error.and_then(Part::raw));
-                let answer = self.read_answer(has_version, id, result, error)?;
-                Ok(if has_version || !has_others(text, &names) { answer } else { uncertain(answer) })
+                let unversioned = (!has_version).then_some(text);
+                self.read_answer(unversioned, id, result.and_then(Part::raw), error.and_then(Part::raw))
             }
             Some(_) | None => Err(if has_version { BadMessage::NoKind } else { BadMessage::WrongVersion }),
         }
@@ -129,9 +130,10 @@ impl JsonRpc {
         (token, exempt)
     }
 
+    /// `unversioned`: the text of an answer that does not name the version of JSON-RPC.
     fn read_answer<'a>(
         &self,
-        has_version: bool,
+        unversioned: Option<&str>,
         id: Option<Part<'a>>,
         result: Option<&'a RawValue>,
         error: Option<&'a RawValue>,
@@ -156,8 +158,18 @@ impl JsonRpc {
                     }
                     (call, call.map(|_| Deviation::IdSpelling))
                 };
+                if let (Some(text), AnswerBody::Value(_)) = (unversioned, &body) {
+                    if has_others(text) {
+                        // A line of a log may have an `id` and a `result` too.
+                        let fault = AnswerFault::new(
+                            "it names no version of JSON-RPC, and has members that are not of an answer",
+                        );
+                        let body = AnswerBody::Malformed(fault);
+                        return Ok(Incoming::Answer { call, body, deviation: None });
+                    }
+                }
                 let deviation = match (result, error, &body) {
-                    _ if !has_version => Some(Deviation::NoVersion),
+                    _ if unversioned.is_some() => Some(Deviation::NoVersion),
                     (
                         Some(_),
                         Some(_),
@@ -174,7 +186,7 @@ impl JsonRpc {
                 Ok(error.map_or(Incoming::Bad(BadMessage::NoKind), Incoming::PeerError))
             }
             // Programs print JSON with an `error` or a `result` in it.
-            (None, AnswerBody::Value(_) | AnswerBody::Malformed(_)) if !has_version => {
+            (None, AnswerBody::Value(_) | AnswerBody::Malformed(_)) if unversioned.is_some() => {
                 Err(BadMessage::WrongVersion)
             }
             (None, AnswerBody::Value(_) | AnswerBody::Malformed(_)) => Err(BadMessage::NoId),
@@ -245,26 +257,14 @@ fn has_bare_names(frame: &[u8]) -> bool {
     !matches!(inside.trim_ascii_start().first(), Some(b'"' | b'\'' | b'}') | None)
 }
 
-/// Whether an object has members with other names than these.
-fn has_others(text: &str, names: &[&str]) -> bool {
+/// Whether an object has members that no message has.
+#[cold]
+fn has_others(text: &str) -> bool {
     let mut has_others = false;
     broken_json::members(text.as_bytes(), text.len(), |name, _| {
-        has_others |= !names.iter().any(|known| known.as_bytes() == name);
+        has_others |= !NAMES.iter().any(|known| known.as_bytes() == name);
     });
     has_others
-}
-
-/// An answer that may be a line of a log, which has an `id` and a `result` too: it ends its call, and its value is not taken.
-fn uncertain(answer: Incoming<'_>) -> Incoming<'_> {
-    match answer {
-        Incoming::Answer { call, body: AnswerBody::Value(_), .. } => {
-            let fault = AnswerFault::new(
-                "it names no version of JSON-RPC, and has members that are not of an answer",
-            );
-            Incoming::Answer { call, body: AnswerBody::Malformed(fault), deviation: None }
-        }
-        answer => answer,
-    }
 }
 
 /// The call that an object names which is not a message, if it can only be an answer. A JSON text with a method can be
