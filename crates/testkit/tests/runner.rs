@@ -420,7 +420,7 @@ async fn a_foreign_peer_need_not_follow_our_decisions_or_undeclared_features() {
             r#"{{"jsonrpc":"2.0","id":"runner-1","result":{{"protocolVersion":"2025-11-25","capabilities":{{"tasks":{{{more}"requests":{{"tools":{{"call":{{}}}}}}}}}}}}}}"#
         ))
     };
-    // Whoever has tasks need not serve their cancel.
+    // A server with tasks need not serve their cancel.
     let played = asked(task, &mut Scripted::new([vec![declaring("")]])).await;
     assert!(why(&played).contains("/capabilities/tasks/cancel"), "{played:?}");
     let unknown = |id: u64| {

@@ -500,7 +500,7 @@ fn names_nothing(id: &Value) -> bool {
     }
 }
 
-/// What an error is that answers no request. Whether a number is a whole one, and how large, its text says.
+/// The kind of an error that answers no request. Whether a number is a whole one, and how large, its text says.
 fn peer_error(error: Option<&Value>) -> &'static str {
     let Some(error) = error.filter(|error| error["message"].is_string()) else { return "bad" };
     match &error["code"] {
