@@ -370,11 +370,9 @@ async fn collect<B: Body<Data = Bytes> + Unpin>(
     let mut partial: Option<PartialFrame> = None;
     let mut first = Bytes::new();
     let mut more = BytesMut::new();
-    let mut was_looked_at = false;
+    let (mut has_begun, mut was_looked_at) = (false, false);
     while !body.is_end_stream() {
-        // Some servers send blanks while they work.
-        let has_begun = || ![&first[..], &more].iter().all(|read| read.trim_ascii_start().is_empty());
-        let frame = match is_enough.as_ref().filter(|_| has_begun()) {
+        let frame = match is_enough.as_ref().filter(|_| has_begun) {
             None => body.frame().await,
             // Boxed, because otherwise the future of each response would reserve the space of a timer.
             Some(is_enough) => match Box::pin(tokio::time::timeout(pause(was_looked_at), body.frame())).await
@@ -403,6 +401,8 @@ async fn collect<B: Body<Data = Bytes> + Unpin>(
             }
         };
         let Ok(data) = data else { continue };
+        // Some servers send blanks while they work.
+        has_begun |= !data.trim_ascii_start().is_empty();
         let read = first.len() + more.len();
         if read + data.len() > limit {
             let start: &[u8] = if !more.is_empty() {
